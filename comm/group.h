@@ -1,0 +1,73 @@
+// Group: some ranks that talk to each other, behind one interface for its transports: MPI for host tensors, NCCL for
+// device tensors, in-process ranks (threads) for tests/sim.
+//
+// Calls are issued by one host thread, in the same order on every rank. Messages between two ranks arrive in the order
+// they were sent. Tensors must stay alive until the returned Pending is waited for.
+// Errors: a transport that fails or exceeds its deadline throws Error(kTransport) naming both ranks.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/stream.h"
+
+namespace baton {
+
+/// An operation under way. wait() may be called once; done() never blocks. The destructor does not wait.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual bool done() = 0;
+  virtual void wait() = 0;
+};
+using PendingPtr = std::unique_ptr<Pending>;
+
+/// Payload bytes that this rank has handed to the transport, point to point and in collectives.
+struct Traffic {
+  int64_t sent_bytes = 0;      // send
+  int64_t received_bytes = 0;  // recv
+  int64_t collective_bytes = 0;
+};
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Point to point, to another rank of the group. A tensor of zero bytes sends nothing and is done at once.
+  virtual PendingPtr send(const Tensor& x, int to, const Stream& stream) = 0;
+  virtual PendingPtr recv(const Tensor& x, int from, const Stream& stream) = 0;
+
+  /// In place on every rank; float32, float64, int64. The same bits on every rank and in every run of one layout.
+  virtual void all_reduce(const Tensor& x, ReduceOp op, const Stream& stream) = 0;
+  virtual void broadcast(const Tensor& x, int root, const Stream& stream) = 0;
+  /// out [size, ...x]: x of every rank, in rank order.
+  virtual void all_gather(const Tensor& x, const Tensor& out, const Stream& stream) = 0;
+  virtual void barrier() = 0;
+
+  const Traffic& traffic() const { return traffic_; }
+
+ protected:
+  Traffic traffic_;
+};
+
+/// P in-process ranks, one object a thread; each must be used from its own thread.
+std::vector<std::unique_ptr<Group>> make_local_groups(int num_ranks);
+
+/// Small host values across a group, for configuration and agreement.
+double all_reduce(Group& group, double value, ReduceOp op);
+int64_t all_reduce(Group& group, int64_t value, ReduceOp op);
+std::string broadcast(Group& group, const std::string& text, int root);
+
+/// Runs f on every rank and makes them agree: if any rank's f threw a baton::Error, every rank throws the Error of the
+/// lowest such rank. f must not itself use the group where one rank may leave it early.
+template <class F>
+void together(Group& group, F&& f);
+
+}  // namespace baton
+
+#include "comm/together.h"

@@ -1,0 +1,24 @@
+// The body of together(), see group.h.
+#pragma once
+
+#include <optional>
+
+#include "comm/group.h"
+
+namespace baton {
+
+/// Every rank gives its error or none; every rank gets the lowest failing rank's error, thrown. Collective.
+void throw_agreed(Group& group, const std::optional<Error>& mine);
+
+template <class F>
+void together(Group& group, F&& f) {
+  std::optional<Error> mine;
+  try {
+    f();
+  } catch (const Error& e) {
+    mine = e;
+  }
+  throw_agreed(group, mine);
+}
+
+}  // namespace baton

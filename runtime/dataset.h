@@ -1,0 +1,49 @@
+// Dataset: tokens of one or more files, cut into sequences in an order that (seed, sample index) alone decide.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/tokenizer.h"
+
+namespace baton {
+
+/// One rank's stretch of one sample, host pointers owned by the caller, `count` elements each.
+struct SampleSlice {
+  int32_t* tokens = nullptr;
+  int32_t* targets = nullptr;    // the next token; -1 at a document's last token
+  uint8_t* starts = nullptr;     // 1 where a document starts inside the sequence
+  int64_t* positions = nullptr;  // position in the document (in the sequence, where its first document began earlier)
+};
+
+class Dataset {
+ public:
+  /// Opens (maps) every file that matches `pattern`; `key` names it in messages ("data.train"). Formats: text (bytes,
+  /// vocabulary 256), llmc (the uint16 and uint32 shards of llm.c, magic 20240520 and 20240801, 64-bit offsets), spm
+  /// (text through config.tokenizer). Input errors name key, file and rule; token ids are checked against the
+  /// vocabulary when they are read.
+  Dataset(const DataConfig& config, const std::string& key, const std::string& pattern);
+  ~Dataset();
+  Dataset(Dataset&&) noexcept;
+
+  int64_t num_tokens() const;
+  int64_t vocab() const;
+  int64_t separator() const;  // -1: none
+
+  /// Sequences of seq_len tokens that an epoch has: floor((num_tokens - 1) / seq_len), at least 1 or an input error.
+  int64_t num_samples(int64_t seq_len) const;
+
+  /// Tokens [first, first + count) of a training sample. Sample s of epoch e is a cell of a grid of seq_len tokens,
+  /// shifted and permuted by (seed, e), so that an epoch holds every cell once.
+  void read_train(int64_t sample, uint64_t seed, int64_t seq_len, int64_t first, int64_t count, SampleSlice out) const;
+  /// The same of validation sample i: tokens from i * seq_len on, in file order.
+  void read_val(int64_t sample, int64_t seq_len, int64_t first, int64_t count, SampleSlice out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton

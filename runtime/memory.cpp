@@ -1,0 +1,71 @@
+#include "runtime/memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace baton {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+void synchronize(const Stream& stream) {
+  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+}
+
+Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
+  CHECK(device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  if (bytes == 0) return;
+  data_ = std::aligned_alloc(kAlignment, static_cast<size_t>(align_up(bytes)));
+  CHECK(data_ != nullptr, "cannot allocate {} bytes of host memory", bytes);
+  std::memset(data_, 0, static_cast<size_t>(bytes));
+}
+
+Buffer::~Buffer() { std::free(data_); }
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+OwnedTensor::OwnedTensor(const Shape& shape, DType dtype, Device device)
+    : buffer(shape.numel() * size_of(dtype), device), tensor{buffer.data(), shape, dtype, device} {}
+
+Arena::Arena(Device device, int64_t bytes) : device_(device), buffer_(std::max<int64_t>(bytes, kAlignment), device) {}
+
+Tensor Arena::tensor(const std::string& group, const Shape& shape, DType dtype) {
+  Tensor t{nullptr, shape, dtype, device_};
+  const int64_t bytes = align_up(t.bytes());
+  if (!measuring()) {
+    CHECK(used_bytes_ + bytes <= buffer_.bytes(), "the arena of {} bytes is too small for a {} tensor of {}",
+          buffer_.bytes(), group, shape.str());
+    t.data = static_cast<char*>(buffer_.data()) + used_bytes_;
+  }
+  used_bytes_ += bytes;
+  bytes_by_group_[group] += bytes;
+  return t;
+}
+
+void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
+  CHECK(from.shape == to.shape && from.dtype == to.dtype, "cannot copy {} {} to {} {}", to_string(from.dtype),
+        from.shape.str(), to_string(to.dtype), to.shape.str());
+  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  if (from.bytes() > 0) std::memmove(to.data, from.data, static_cast<size_t>(from.bytes()));
+}
+
+void set_zero(const Tensor& x, const Stream& stream) {
+  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  if (x.bytes() > 0) std::memset(x.data, 0, static_cast<size_t>(x.bytes()));
+}
+
+}  // namespace baton

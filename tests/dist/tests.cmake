@@ -1,0 +1,1 @@
+# Tests of label dist: baton_test(dist NAME LIBRARIES...)

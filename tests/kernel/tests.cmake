@@ -1,0 +1,1 @@
+# Tests of label kernel: baton_test(kernel NAME LIBRARIES...)

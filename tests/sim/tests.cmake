@@ -1,0 +1,1 @@
+# Tests of label sim: baton_test(sim NAME LIBRARIES...)

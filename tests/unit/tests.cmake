@@ -1,0 +1,1 @@
+# Tests of label unit: baton_test(unit NAME LIBRARIES...)
