@@ -1,0 +1,1 @@
+#include "comm/state_scan.h"

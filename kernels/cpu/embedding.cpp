@@ -1,0 +1,1 @@
+#include "kernels/embedding.h"

@@ -1,0 +1,1 @@
+#include "runtime/hdf5_file.h"
