@@ -9,27 +9,30 @@
 
 namespace baton {
 
+/// One open file. Every error names the file and what HDF5 found wrong at the innermost place; in a file that is read
+/// it is an input error. Methods may be called from several threads, of one or of several objects. Files are never
+/// locked: many ranks read one, and what is written bears a name of its own until it is whole.
 class Hdf5File {
  public:
-  enum class Mode { kRead, kCreate };
-  /// Errors name the file; a file that cannot be opened or is not HDF5 is an input error.
+  enum class Mode { kRead, kCreate };  // kCreate replaces a file that exists
   Hdf5File(const std::string& path, Mode mode);
   ~Hdf5File();
   Hdf5File(Hdf5File&& other) noexcept;
   Hdf5File& operator=(Hdf5File&& other) noexcept;
 
   const std::string& path() const { return path_; }
-  bool exists(const std::string& name) const;                  // group, dataset or link, whole path
+  bool exists(const std::string& name) const;                     // group, dataset or link, whole path
   std::vector<std::string> list(const std::string& group) const;  // names in a group, in name order
   bool is_group(const std::string& name) const;
 
   Shape shape(const std::string& name) const;
-  /// Reads a whole dataset, converted to the dtype of x; shapes must be equal. Scalars have Shape{1}.
+  /// Reads a whole dataset of any integer or float type, converted to the dtype of x; shapes must be equal. Scalars
+  /// have Shape{1}.
   void read(const std::string& name, const Tensor& x) const;
   /// Creates a contiguous dataset (and its groups) and writes x from host memory. bfloat16 is stored as a 2-byte float.
   void write(const std::string& name, const Tensor& x);
   /// Creates the virtual dataset `name` of `shape`: rows [first_i, ...) come from dataset `name` of file_i (relative
-  /// file names); what is missing reads as NaN.
+  /// file names, looked up beside this file); what is missing reads as NaN, or as -1 (255) where dtype is an integer.
   struct Part {
     std::string file;
     int64_t first_row = 0, num_rows = 0;
@@ -49,7 +52,9 @@ class Hdf5File {
   void close();
 
  private:
+  struct Access;
   std::string path_;
+  Mode mode_ = Mode::kRead;
   int64_t file_ = -1;
 };
 
