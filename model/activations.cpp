@@ -1,0 +1,156 @@
+#include "model/activations.h"
+
+#include <algorithm>
+
+namespace baton {
+namespace {
+
+/// A row of a table: the tensor, its shape, and whether only training needs it. Rows that a layer lacks have no shape.
+template <class S>
+struct Row {
+  Tensor S::*tensor;
+  Shape shape;
+  bool training = false;
+};
+
+std::vector<Row<LayerActivations>> activation_rows(const LayerDims& d, int64_t B, int64_t T) {
+  using A = LayerActivations;
+  const int64_t N = B * T, HK = d.H * d.K, HV = d.H * d.V;
+  const bool low_rank = d.gate == GateKind::kVector || d.gate == GateKind::kBilinear;
+  const bool bilinear = d.gate == GateKind::kBilinear, scalar = d.gate == GateKind::kScalar;
+  const Shape none;
+  return {
+      {&A::x, {N, d.D}},
+      {&A::y1, {N, d.D}},
+      {&A::stats1, {N, 2}},
+      {&A::q_pre, d.tnl ? Shape{N, HK} : none},
+      {&A::k_pre, d.tnl ? Shape{N, HK} : none},
+      {&A::q, {B, T, d.H, d.operator_k()}},
+      {&A::k, {B, T, d.H, d.operator_k()}},
+      {&A::v, {B, T, d.H, d.V}},
+      {&A::gk_low, low_rank ? Shape{N, d.low_rank} : none},
+      {&A::gk_pre, low_rank ? Shape{N, HK}
+                   : scalar ? Shape{N, d.H}
+                            : none},
+      {&A::gk, low_rank ? Shape{B, T, d.H, d.K}
+               : scalar ? Shape{B, T, d.H}
+                        : none},
+      {&A::gv_low, bilinear ? Shape{N, d.low_rank} : none},
+      {&A::gv_pre, bilinear ? Shape{N, HV} : none},
+      {&A::gv, bilinear ? Shape{B, T, d.H, d.V} : none},
+      {&A::r, {N, HV}},
+      {&A::o, {B, T, d.H, d.V}},
+      {&A::stats_o, {d.tnl ? N : N * d.H, 2}},
+      {&A::x_mid, {N, d.D}},
+      {&A::y2, {N, d.D}},
+      {&A::stats2, {N, 2}},
+      {&A::a, {N, d.F}},
+      {&A::b, {N, d.F}},
+  };
+}
+
+std::vector<Row<Scratch>> scratch_rows(const LayerDims& d, int64_t B, int64_t T) {
+  using S = Scratch;
+  const int64_t N = B * T, HV = d.H * d.V;
+  const auto as_activation = [&](Tensor LayerActivations::*tensor) {
+    for (const auto& row : activation_rows(d, B, T))
+      if (row.tensor == tensor) return row.shape;
+    return Shape{};
+  };
+  return {
+      {&S::normed, {N, HV}},
+      {&S::gated, {N, HV}},
+      {&S::hidden, {N, d.F}},
+      {&S::dres, {N, d.D}, true},
+      {&S::dy, {N, d.D}, true},
+      {&S::dhidden, {N, d.F}, true},
+      {&S::da, {N, d.F}, true},
+      {&S::dgated, {N, HV}, true},
+      {&S::dr, {N, HV}, true},
+      {&S::dq, as_activation(&LayerActivations::q), true},
+      {&S::dk, as_activation(&LayerActivations::k), true},
+      {&S::dv, as_activation(&LayerActivations::v), true},
+      {&S::dgk, as_activation(&LayerActivations::gk), true},
+      {&S::dgv, as_activation(&LayerActivations::gv), true},
+      {&S::dlow, as_activation(&LayerActivations::gk_low), true},
+      {&S::act, d.lrpe ? Shape{N, d.H * d.K} : Shape{}},
+      {&S::dact, d.lrpe ? Shape{N, d.H * d.K} : Shape{}, true},
+      {&S::leaving, {B, d.H, d.operator_k(), d.V}, true},
+  };
+}
+
+Tensor resized(Tensor capacity, const Shape& shape) {
+  CHECK(shape.numel() <= capacity.numel(), "a shard of {} does not fit an activation of {}", shape.str(),
+        capacity.shape.str());
+  capacity.shape = shape;
+  return shape.rank() > 0 ? capacity : Tensor{};
+}
+
+AttentionChunks make_chunks(const AttentionShape& s, bool gradient, Arena& arena, DType dtype) {
+  AttentionChunks c;
+  c.state = arena.tensor("chunk states", s.chunk_states(), dtype);
+  if (gradient) return c;
+  c.decay_k = arena.tensor("chunk states", {s.B, s.H, s.num_chunks(), s.K}, dtype);
+  if (s.gate == GateKind::kBilinear) c.decay_v = arena.tensor("chunk states", {s.B, s.H, s.num_chunks(), s.V}, dtype);
+  return c;
+}
+
+AttentionChunks cut_chunks(const AttentionChunks& c, const AttentionShape& s) {
+  AttentionChunks r;
+  if (!c.state.defined()) return r;
+  r.state = resized(c.state, s.chunk_states());
+  if (c.decay_k.defined()) r.decay_k = resized(c.decay_k, {s.B, s.H, s.num_chunks(), s.K});
+  if (c.decay_v.defined()) r.decay_v = resized(c.decay_v, {s.B, s.H, s.num_chunks(), s.V});
+  return r;
+}
+
+}  // namespace
+
+LayerDims LayerDims::of(const ModelConfig& c, int64_t layer) {
+  LayerDims d{
+      .D = c.width, .H = c.heads, .K = c.key_dim(), .V = c.value_dim(), .F = c.ffn_dim(), .low_rank = c.low_rank};
+  d.tnl = c.family == "tnl";
+  d.gate = d.tnl ? GateKind::kFixed : parse_gate_kind(c.mixer);
+  if (d.tnl) {
+    const std::vector<int64_t> lrpe = parse_index_list("model.lrpe_layers", c.lrpe_layers, c.layers);
+    d.lrpe = std::find(lrpe.begin(), lrpe.end(), layer) != lrpe.end();
+  }
+  return d;
+}
+
+LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, DType dtype) {
+  LayerActivations a;
+  for (const auto& row : activation_rows(dims, B, T))
+    if (row.shape.rank() > 0) a.*row.tensor = arena.tensor("activations", row.shape, dtype);
+  return a;
+}
+
+Scratch make_scratch(const std::vector<LayerDims>& dims, int64_t B, int64_t T, bool training, Arena& arena,
+                     DType dtype) {
+  // Layers differ in LRPE alone, so the layer with the largest K holds all others.
+  const LayerDims& largest = *std::max_element(
+      dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.operator_k() < b.operator_k(); });
+  Scratch s;
+  for (const auto& row : scratch_rows(largest, B, T))
+    if (row.shape.rank() > 0 && (training || !row.training)) s.*row.tensor = arena.tensor("scratch", row.shape, dtype);
+  s.chunks = make_chunks(largest.attention(B, T), false, arena, dtype);
+  if (training) s.dchunks = make_chunks(largest.attention(B, T), true, arena, dtype);
+  return s;
+}
+
+LayerActivations cut(const LayerActivations& capacity, const LayerDims& dims, int64_t B, int64_t T) {
+  LayerActivations a;
+  for (const auto& row : activation_rows(dims, B, T)) a.*row.tensor = resized(capacity.*row.tensor, row.shape);
+  return a;
+}
+
+Scratch cut(const Scratch& capacity, const LayerDims& dims, int64_t B, int64_t T) {
+  Scratch s;
+  for (const auto& row : scratch_rows(dims, B, T))
+    if ((capacity.*row.tensor).defined()) s.*row.tensor = resized(capacity.*row.tensor, row.shape);
+  s.chunks = cut_chunks(capacity.chunks, dims.attention(B, T));
+  s.dchunks = cut_chunks(capacity.dchunks, dims.attention(B, T));
+  return s;
+}
+
+}  // namespace baton

@@ -1,0 +1,67 @@
+// The activation table: what a layer keeps from forward to backward, and the scratch that all layers share. Each is one
+// list of rows (tensor, shape for B sequences of T tokens), so that laying out, cutting to a shorter shard and the
+// printed memory table come from the same place.
+#pragma once
+
+#include <vector>
+
+#include "kernels/linear_attention.h"
+#include "kernels/norm.h"
+#include "runtime/config.h"
+#include "runtime/memory.h"
+
+namespace baton {
+
+/// Sizes of one layer, from the configuration.
+struct LayerDims {
+  int64_t D = 0, H = 0, K = 0, V = 0, F = 0;  // K as projected; the operator sees operator_k()
+  int64_t low_rank = 0;
+  bool tnl = false, lrpe = false;
+  GateKind gate = GateKind::kVector;
+
+  static LayerDims of(const ModelConfig& config, int64_t layer);
+  int64_t operator_k() const { return lrpe ? 2 * K : K; }
+  AttentionShape attention(int64_t B, int64_t T) const { return {B, T, H, operator_k(), V, gate}; }
+};
+
+/// Kept by each layer. N = B T rows.
+struct LayerActivations {
+  Tensor x;                   // [N, D] residual stream entering the layer
+  Tensor y1, stats1;          // [N, D], [N, 2] after the mixer's norm
+  Tensor q_pre, k_pre;        // [N, H K] before silu (tnl)
+  Tensor q, k, v;             // [B, T, H, operator_k or V] what the operator reads
+  Tensor gk_low, gk_pre, gk;  // [N, low], [N, H K], [B, T, H, K]; scalar: -, [N, H], [B, T, H]
+  Tensor gv_low, gv_pre, gv;  // bilinear
+  Tensor r;                   // [N, H V] output gate before its activation
+  Tensor o, stats_o;          // [B, T, H, V]; [N H, 2] (gla, per head) or [N, 2] (tnl, joint)
+  Tensor x_mid;               // [N, D] residual stream between mixer and feed-forward
+  Tensor y2, stats2;          // [N, D], [N, 2]
+  Tensor a, b;                // [N, F] the two factors of the GLU
+};
+
+/// Shared by all layers, sized for the largest.
+struct Scratch {
+  Tensor normed, gated;   // [N, H V] recomputed in backward
+  Tensor hidden;          // [N, F]
+  Tensor dres, dy;        // [N, D] gradient of the residual stream, and of a norm's output
+  Tensor dhidden, da;     // [N, F]
+  Tensor dgated, dr;      // [N, H V]
+  Tensor dq, dk;          // [N, H operator_k]
+  Tensor dv;              // [N, H V]
+  Tensor dgk, dgv, dlow;  // as gk, gv; [N, low]
+  Tensor act, dact;       // [N, H K] silu(q) or silu(k) under LRPE, and its gradient
+  AttentionChunks chunks, dchunks;
+  Tensor leaving;  // [B, H, K, V] where a recomputed forward leaves its state
+};
+
+/// Capacity for B sequences of T tokens, from the arena.
+LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, DType dtype);
+/// For training also the gradients' scratch. `dims` of every layer.
+Scratch make_scratch(const std::vector<LayerDims>& dims, int64_t B, int64_t T, bool training, Arena& arena,
+                     DType dtype);
+
+/// The same memory as views for a shorter T (B the same).
+LayerActivations cut(const LayerActivations& capacity, const LayerDims& dims, int64_t B, int64_t T);
+Scratch cut(const Scratch& capacity, const LayerDims& dims, int64_t B, int64_t T);
+
+}  // namespace baton

@@ -1,0 +1,81 @@
+#include "model/mixer.h"
+
+namespace baton {
+
+Tensor token_rows(const Tensor& x) {
+  int64_t width = 1;
+  for (int i = 2; i < x.shape.rank(); ++i) width *= x.dim(i);
+  return x.view({x.dim(0) * x.dim(1), width});
+}
+Mixer::Mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p, const std::string& prefix,
+             const std::string& norm, const std::string& out)
+    : layer_(layer),
+      dims_(LayerDims::of(config, layer)),
+      out_(p.get(prefix + out)),
+      norm_(parse_norm_kind(config.norm_name()), config.norm_eps, p, prefix + norm) {}
+
+Tensor Mixer::norm_rows(const Tensor& o) const {
+  const int64_t N = o.dim(0) * o.dim(1);
+  return dims_.tnl ? o.view({N, dims_.H * dims_.V}) : o.view({N * dims_.H, dims_.V});
+}
+
+void Mixer::output(const LayerActivations& a, const Scratch& s, const Stream& stream) const {
+  const Tensor rows = norm_rows(a.o);
+  norm_.forward(rows, s.normed.view(rows.shape), a.stats_o, stream);
+  glu_forward(gate_act_, a.r, s.normed, s.gated, stream);
+}
+
+void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& batch, const StatePass& pass,
+                    const Stream& stream) const {
+  project(a, s, batch, stream);
+  const AttentionInputs in = inputs(a, batch);
+  carry_forward(in, s.chunks, stream);
+  const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
+    advance_forward(in, s.chunks, entering, leaving, stream);
+  };
+  if (pass.scan)
+    pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, advance, stream);
+  else
+    advance(pass.entering, pass.leaving);
+  linear_forward(a.y1, gate_.value, a.r, stream);  // independent of the state: runs while it travels
+  if (gate_bias_.defined()) add_bias(a.r, gate_bias_.value, stream);
+  if (pass.scan) pass.scan->finish(stream);
+  output_forward(in, s.chunks, a.o, stream);
+  output(a, s, stream);
+  matmul(s.gated, Trans::kNo, out_.value, Trans::kYes, a.x_mid, 1.0, stream);
+}
+
+void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& batch, const Tensor& h0,
+                     const StatePass& dpass, const Probe& probe, const Stream& stream) const {
+  output(a, s, stream);
+  linear_dx(s.dres, out_.value, s.dgated, 0.0, stream);
+  linear_dw(s.dres, s.gated, out_.gradient, stream);
+  glu_backward(gate_act_, a.r, s.normed, s.dgated, s.dr, s.dgated, stream);
+  const Tensor rows = norm_rows(a.o), dout = s.normed.view(a.o.shape);  // normed is not needed any more
+  norm_.backward(rows, a.stats_o, s.dgated.view(rows.shape), dout.view(rows.shape), 0.0, stream);
+
+  const AttentionInputs in = inputs(a, batch);
+  carry_forward(in, s.chunks, stream);
+  advance_forward(in, s.chunks, h0, s.leaving, stream);
+  carry_backward(in, s.chunks, dout, s.dchunks, stream);
+  const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
+    advance_backward(in, s.chunks, s.dchunks, entering, leaving, stream);
+  };
+  dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving, advance, stream);
+  linear_dw(s.dr, a.y1, gate_.gradient, stream);  // independent of the state's gradient: runs while it travels
+  if (gate_bias_.defined()) bias_gradient(s.dr, gate_bias_.gradient, stream);
+  linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);
+  dpass.scan->finish(stream);
+  attention_gradients(in, s.chunks, s.dchunks, dout, {s.dq, s.dk, s.dv, s.dgk, s.dgv}, stream);
+  if (probe) probe(layer_, in, s.chunks, s.dchunks);
+  project_backward(a, s, batch, stream);
+}
+
+std::unique_ptr<Mixer> Mixer::make(const ModelConfig& config, int64_t layer, const ParameterSet& p, Arena& arena,
+                                   DType dtype) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  if (config.family == "gla") return make_gla_mixer(config, layer, p, prefix + "attn.", arena, dtype);
+  return make_lightning_mixer(config, layer, p, prefix + "token_mixer.", arena, dtype);
+}
+
+}  // namespace baton

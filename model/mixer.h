@@ -1,0 +1,79 @@
+// Mixers: where a layer's tokens meet. What GLA and Lightning share stands in Mixer: the carry, the hand-over, the
+// output, its norm and gate. Each family only says how q, k, v and the gates are projected.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/state_scan.h"
+#include "model/blocks.h"
+
+namespace baton {
+
+/// One shard of a micro-batch. Host tensors or device tensors as the model's; starts may be undefined.
+struct Batch {
+  Tensor tokens, targets;  // int32 [B, T]
+  Tensor starts;           // uint8 [B, T]
+  Tensor positions;        // int64 [B, T], in the document
+};
+
+/// How the state crosses this shard's borders in one pass: entering [B, H, K, V] and leaving, owned by the caller.
+/// With a scan, entering is received (the first rank's is given); without one it is given on every rank.
+struct StatePass {
+  StateScan* scan = nullptr;
+  Tensor entering, leaving;
+};
+
+/// Sees a layer's operator when states and their gradients are both known, at the end of its backward.
+using Probe = std::function<void(int64_t layer, const AttentionInputs&, const AttentionChunks& chunks,
+                                 const AttentionChunks& dchunks)>;
+
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+  static std::unique_ptr<Mixer> make(const ModelConfig& config, int64_t layer, const ParameterSet& p, Arena& arena,
+                                     DType dtype);
+
+  /// a.y1 -> adds the mixer's output to a.x_mid.
+  void forward(const LayerActivations& a, const Scratch& s, const Batch& batch, const StatePass& pass,
+               const Stream& stream) const;
+
+  /// s.dres is the gradient of the output; s.dy becomes that of y1. h0 is the state that entered in forward; dpass
+  /// carries the state's gradient from the next rank to the one before.
+  void backward(const LayerActivations& a, const Scratch& s, const Batch& batch, const Tensor& h0,
+                const StatePass& dpass, const Probe& probe, const Stream& stream) const;
+
+ protected:
+  Mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p, const std::string& prefix,
+        const std::string& norm, const std::string& out);
+
+  /// y1 -> q, k, v and gates.
+  virtual void project(const LayerActivations& a, const Scratch& s, const Batch& batch, const Stream& stream) const = 0;
+  /// Gradients of q, k, v and gates in the scratch -> adds to s.dy; weight gradients.
+  virtual void project_backward(const LayerActivations& a, const Scratch& s, const Batch& batch,
+                                const Stream& stream) const = 0;
+  virtual AttentionInputs inputs(const LayerActivations& a, const Batch& batch) const = 0;
+
+  int64_t layer_;
+  LayerDims dims_;
+  Activation gate_act_ = Activation::kNone;
+  Parameter gate_, gate_bias_, out_;  // output gate [H V, D] and its bias, output projection [D, H V]
+
+ private:
+  /// o as rows of one norm: heads apart (gla) or joint (tnl).
+  Tensor norm_rows(const Tensor& o) const;
+  void output(const LayerActivations& a, const Scratch& s, const Stream& stream) const;
+
+  Norm norm_;
+};
+
+/// The two families; prefix is that of their parameters, "model.layers.0.attn.".
+std::unique_ptr<Mixer> make_gla_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
+                                      const std::string& prefix, Arena& arena, DType dtype);
+std::unique_ptr<Mixer> make_lightning_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
+                                            const std::string& prefix, Arena& arena, DType dtype);
+
+/// x [B, T, ...] as rows of tokens [B T, ...].
+Tensor token_rows(const Tensor& x);
+
+}  // namespace baton
