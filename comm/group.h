@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/stream.h"
@@ -24,9 +25,9 @@ using PendingPtr = std::unique_ptr<Pending>;
 
 /// Payload bytes that this rank has handed to the transport, point to point and in collectives.
 struct Traffic {
-  int64_t sent_bytes = 0;      // send
-  int64_t received_bytes = 0;  // recv
-  int64_t collective_bytes = 0;
+  int64_t sent_bytes = 0;        // send
+  int64_t received_bytes = 0;    // recv
+  int64_t collective_bytes = 0;  // all_reduce, all_gather: x on every rank; broadcast: x on the root
 };
 
 enum class ReduceOp { kSum, kMax, kMin };
@@ -43,28 +44,36 @@ class Group {
   virtual PendingPtr recv(const Tensor& x, int from, const Stream& stream) = 0;
 
   /// In place on every rank; float32, float64, int64. The same bits on every rank and in every run of one layout.
+  /// kMax and kMin are not defined where a value is NaN.
   virtual void all_reduce(const Tensor& x, ReduceOp op, const Stream& stream) = 0;
   virtual void broadcast(const Tensor& x, int root, const Stream& stream) = 0;
-  /// out [size, ...x]: x of every rank, in rank order.
+  /// out [size, ...x]: x of every rank, in rank order. x may be this rank's row of out.
   virtual void all_gather(const Tensor& x, const Tensor& out, const Stream& stream) = 0;
   virtual void barrier() = 0;
 
   const Traffic& traffic() const { return traffic_; }
 
+  /// Seconds that one wait may last before it throws.
+  void set_deadline(double seconds) { deadline_s_ = seconds; }
+  double deadline() const { return deadline_s_; }
+
  protected:
   Traffic traffic_;
+  double deadline_s_ = 600;
 };
 
-/// P in-process ranks, one object a thread; each must be used from its own thread.
-std::vector<std::unique_ptr<Group>> make_local_groups(int num_ranks);
+/// P in-process ranks, one object a thread; each must be used from its own thread. A rank whose object is destroyed has
+/// left: who waits for it throws. delay_seed: other than 0, every message arrives after a random time drawn from it.
+std::vector<std::unique_ptr<Group>> make_local_groups(int num_ranks, uint64_t delay_seed = 0);
 
 /// Small host values across a group, for configuration and agreement.
 double all_reduce(Group& group, double value, ReduceOp op);
 int64_t all_reduce(Group& group, int64_t value, ReduceOp op);
 std::string broadcast(Group& group, const std::string& text, int root);
 
-/// Runs f on every rank and makes them agree: if any rank's f threw a baton::Error, every rank throws the Error of the
-/// lowest such rank. f must not itself use the group where one rank may leave it early.
+/// Runs f on every rank and makes them agree: if any rank's f threw, every rank throws the Error of the lowest such
+/// rank (its code and message; what is no baton::Error becomes one, kTransport). Defined in together.h. f must not
+/// itself use the group where one rank may leave it early.
 template <class F>
 void together(Group& group, F&& f);
 

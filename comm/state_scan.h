@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "comm/group.h"
 
@@ -25,18 +27,29 @@ class StateScan {
   /// entering, leaving: the state [B, H, K, V] or its gradient, owned by the caller until finish returns. On the first
   /// rank (the last, reversed) `entering` is an input: what the whole stretch starts from; elsewhere it is received.
   /// A rank that needs no message advances and sends here. Neighbours compare shape and dtype before the first
-  /// transfer of each shape and both throw where they differ.
+  /// transfer of each shape and direction, and both throw where they differ.
   void begin(Direction direction, const Tensor& entering, const Tensor& leaving, Advance advance, const Stream& stream);
 
   /// Waits for the state, advances, sends. Afterwards `entering` and `leaving` hold their values.
   void finish(const Stream& stream);
+
+  /// Between windows: the last rank's leaving states become the first rank's entering states of the next window
+  /// (reversed: the first rank's become the last's), one tensor a layer; a copy on a group of one. Collective; the
+  /// other ranks' tensors are not looked at. Not while a scan is under way.
+  void wrap(Direction direction, const std::vector<Tensor>& leaving, const std::vector<Tensor>& entering,
+            const Stream& stream);
+
+  /// Bytes that this rank has sent in wrap so far.
+  int64_t wrapped_bytes() const { return wrapped_bytes_; }
 
   /// Bytes that this rank has sent in the scan so far; of a chain 4 B H K V (float32) a call where a next rank exists.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   void advance_and_send(const Stream& stream);
-  void check_neighbours(Direction direction, const Tensor& state);
+  void check_neighbours(const Tensor& state, const Stream& stream);
+  bool has(int neighbour) const { return neighbour >= 0 && neighbour < group_.size(); }
+  PendingPtr send(const Tensor& x, int to, int64_t& counter, const Stream& stream);
 
   Group& group_;
   ScanStrategy strategy_;
@@ -44,8 +57,7 @@ class StateScan {
   Tensor entering_, leaving_;
   Advance advance_;
   PendingPtr receiving_, sending_;
-  bool sent_ = false;
-  int64_t sent_bytes_ = 0;
+  int64_t sent_bytes_ = 0, wrapped_bytes_ = 0;
   std::vector<std::string> agreed_;  // what neighbours have compared already
 };
 

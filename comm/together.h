@@ -17,6 +17,8 @@ void together(Group& group, F&& f) {
     f();
   } catch (const Error& e) {
     mine = e;
+  } catch (const std::exception& e) {
+    mine = Error(ExitCode::kTransport, e.what());
   }
   throw_agreed(group, mine);
 }

@@ -21,7 +21,8 @@ class World {
   int size() const;
   int local_rank() const;  // rank among those of this host (MPI_Comm_split_type)
   int local_size() const;
-  /// Cores this process may use, divided by the ranks of this host, at least 1.
+  /// The cores that this host's ranks may use together, divided by their number; no more than this process is bound to
+  /// (a launcher may bind each rank to one core), at least 1.
   int default_threads() const;
 
   /// All ranks, and the ranks of one colour in order of world_rank (collective). Groups must not outlive the World.
@@ -32,7 +33,8 @@ class World {
   [[noreturn]] void abort(int code);
 
  private:
-  int local_rank_ = 0, local_size_ = 1;
+  int local_rank_ = 0, local_size_ = 1, default_threads_ = 1;
+  int exceptions_at_start_ = 0;
 };
 
 }  // namespace baton

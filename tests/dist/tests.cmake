@@ -1,1 +1,22 @@
-# Tests of label dist: baton_test(dist NAME LIBRARIES...)
+# Tests of label dist, which run under mpirun.
+# baton_dist_test(NAME LIBRARIES lib... NP n...): one executable from dist/NAME.cpp, with its own main that makes a World;
+# one test for each number of ranks. CTest runs them one at a time, since each may use all cores.
+set(BATON_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --allow-run-as-root --bind-to none)
+
+function(baton_dist_test name)
+  cmake_parse_arguments(arg "" "" "LIBRARIES;NP" ${ARGN})
+  add_executable(${name} dist/${name}.cpp)
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES})
+  target_compile_definitions(${name} PRIVATE BATON_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BATON_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  foreach(np ${arg_NP})
+    add_test(NAME dist/${name}/${np} COMMAND ${BATON_MPIRUN} -np ${np} $<TARGET_FILE:${name}>)
+    set_tests_properties(dist/${name}/${np} PROPERTIES
+      LABELS dist RUN_SERIAL TRUE TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+  endforeach()
+endfunction()
+
+baton_dist_test(comm_dist_test LIBRARIES baton_comm NP 1 2 3 4 8)
+target_sources(comm_dist_test PRIVATE comm_checks.cpp)
+add_test(NAME dist/comm_dist_test/without_mpirun COMMAND comm_dist_test)
+set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 300)

@@ -1,0 +1,37 @@
+// What every transport must do, run by tests/sim over threads and by tests/dist over MPI. Each check is collective over
+// its group and throws where this rank saw something wrong.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+
+namespace baton::checks {
+
+/// Sums, maxima and minima of integers held in each type, exactly; random floats, the same bits on every rank and
+/// twice.
+void all_reduce_is_exact(Group& group);
+void broadcast_and_gather(Group& group);
+/// Messages of many sizes between all pairs, waited for in the reverse of their order.
+void order_is_kept(Group& group, uint64_t seed);
+void zero_bytes_send_nothing(Group& group);
+/// A tensor of this many bytes from rank 0 to the last rank, and as much reduced.
+void large_messages(Group& group, int64_t bytes);
+/// The scan against the serial composition h -> G * h + S, bitwise, in both directions, dtypes and several layers; and
+/// the bytes it sends.
+void scan_is_serial_composition(Group& group);
+void wrap_moves_the_last_to_the_first(Group& group);
+void together_agrees(Group& group);
+
+// On groups that are thrown away afterwards, since messages stay behind. first_rank: the name that the transport gives
+// to rank 0 of the pair in its messages.
+void shapes_that_differ_are_refused(Group& pair);
+void a_wait_ends_at_its_deadline(Group& pair, int first_rank);
+void a_message_of_another_size_is_refused(Group& pair, int first_rank);
+
+/// Calls f, and throws unless f throws an Error(kTransport) whose message holds every one of `words`.
+void expect_refusal(const std::function<void()>& f, const std::vector<std::string>& words);
+
+}  // namespace baton::checks
