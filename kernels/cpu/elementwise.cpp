@@ -1,1 +1,188 @@
+// Elementwise operations, in blocks of a fixed number of elements.
 #include "kernels/elementwise.h"
+
+#include <bit>
+#include <vector>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/parallel.h"
+
+namespace baton {
+namespace {
+
+template <class T>
+struct None {
+  static T value(T x) { return x; }
+  static T slope(T) { return T{1}; }
+};
+
+template <class T>
+struct Silu {
+  static T value(T x) { return x * sigmoid(x); }
+  static T slope(T x) {
+    const T s = sigmoid(x);
+    return s + x * s * (T{1} - s);
+  }
+};
+
+/// Calls f.template operator()<T, A>() by dtype and activation.
+template <class F>
+void dispatch(DType dtype, Activation act, const F& f) {
+  dispatch_float(dtype, [&]<class T>() {
+    switch (act) {
+      case Activation::kNone:
+        return f.template operator()<T, None<T>>();
+      case Activation::kSilu:
+        return f.template operator()<T, Silu<T>>();
+    }
+  });
+}
+
+/// Runs f(i) for every element, in blocks, as one vector loop each.
+template <class F>
+void for_elements(int64_t n, const F& f) {
+  for_blocks(n, kElementBlock, [=](int64_t first, int64_t last) {
+#pragma omp simd
+    for (int64_t i = first; i < last; ++i) f(i);
+  });
+}
+
+}  // namespace
+
+void activation_forward(Activation act, const Tensor& x, const Tensor& y, const Stream&) {
+  check_tensor(y, "y", x.shape, x.dtype);
+  dispatch(x.dtype, act, [&]<class T, class A>() {
+    for_elements(x.numel(), [px = x.as<T>(), py = y.as<T>()](int64_t i) { py[i] = A::value(px[i]); });
+  });
+}
+
+void activation_backward(Activation act, const Tensor& x, const Tensor& dy, const Tensor& dx, const Stream&) {
+  check_tensor(dy, "dy", x.shape, x.dtype);
+  check_tensor(dx, "dx", x.shape, x.dtype);
+  dispatch(x.dtype, act, [&]<class T, class A>() {
+    for_elements(x.numel(), [px = x.as<T>(), pdy = dy.as<T>(), pdx = dx.as<T>()](int64_t i) {
+      pdx[i] = pdy[i] * A::slope(px[i]);
+    });
+  });
+}
+
+void glu_forward(Activation act, const Tensor& a, const Tensor& b, const Tensor& y, const Stream&) {
+  check_tensor(b, "b", a.shape, a.dtype);
+  check_tensor(y, "y", a.shape, a.dtype);
+  dispatch(a.dtype, act, [&]<class T, class A>() {
+    for_elements(a.numel(),
+                 [pa = a.as<T>(), pb = b.as<T>(), py = y.as<T>()](int64_t i) { py[i] = A::value(pa[i]) * pb[i]; });
+  });
+}
+
+void glu_backward(Activation act, const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
+                  const Tensor& db, const Stream&) {
+  check_tensor(b, "b", a.shape, a.dtype);
+  check_tensor(dy, "dy", a.shape, a.dtype);
+  check_tensor(da, "da", a.shape, a.dtype);
+  check_tensor(db, "db", a.shape, a.dtype);
+  dispatch(a.dtype, act, [&]<class T, class A>() {
+    const T *pa = a.as<T>(), *pb = b.as<T>(), *pdy = dy.as<T>();
+    T *pda = da.as<T>(), *pdb = db.as<T>();
+    for_elements(a.numel(), [=](int64_t i) {
+      // All reads come before the writes, which may go to the same place.
+      const T x = pa[i], other = pb[i], g = pdy[i];
+      pda[i] = g * other * A::slope(x);
+      pdb[i] = g * A::value(x);
+    });
+  });
+}
+
+void add_bias(const Tensor& x, const Tensor& bias, const Stream&) {
+  CHECK(x.shape.rank() == 2, "add_bias takes rows [N, D], got {}", x.shape.str());
+  const int64_t D = x.dim(1);
+  check_tensor(bias, "bias", {D}, x.dtype);
+  dispatch_float(x.dtype, [&]<class T>() {
+    for_blocks(x.dim(0), kRowBlock, [=, px = x.as<T>(), pb = bias.as<T>()](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        T* row = px + i * D;
+#pragma omp simd
+        for (int64_t j = 0; j < D; ++j) row[j] += pb[j];
+      }
+    });
+  });
+}
+
+void bias_gradient(const Tensor& dy, const Tensor& db, const Stream&) {
+  CHECK(dy.shape.rank() == 2, "bias_gradient takes rows [N, D], got {}", dy.shape.str());
+  const int64_t N = dy.dim(0), D = dy.dim(1), blocks = num_blocks(N, kRowBlock);
+  check_tensor(db, "db", {D}, dy.dtype);
+  dispatch_float(dy.dtype, [&]<class T>() {
+    std::vector<T> parts(blocks * D);
+    for_blocks(N, kRowBlock, [=, p = parts.data(), pdy = dy.as<T>()](int64_t first, int64_t last) {
+      T* part = p + first / kRowBlock * D;
+      for (int64_t i = first; i < last; ++i) {
+        const T* row = pdy + i * D;
+#pragma omp simd
+        for (int64_t j = 0; j < D; ++j) part[j] += row[j];
+      }
+    });
+    add_parts(parts.data(), blocks, D, db.as<T>());
+  });
+}
+
+void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, const Stream&) {
+  check_tensor(g, "g", x.shape, x.dtype);
+  dispatch_float(x.dtype, [&]<class T>() {
+    const T factor = static_cast<T>(1 / temperature);
+    for_elements(x.numel(), [=, px = x.as<T>(), pg = g.as<T>()](int64_t i) { pg[i] = log_sigmoid(px[i]) * factor; });
+  });
+}
+
+void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, const Tensor& dx, const Stream&) {
+  check_tensor(dg, "dg", x.shape, x.dtype);
+  check_tensor(dx, "dx", x.shape, x.dtype);
+  dispatch_float(x.dtype, [&]<class T>() {
+    const T factor = static_cast<T>(1 / temperature);
+    for_elements(x.numel(), [=, px = x.as<T>(), pdg = dg.as<T>(), pdx = dx.as<T>()](int64_t i) {
+      pdx[i] = pdg[i] * sigmoid(-px[i]) * factor;
+    });
+  });
+}
+
+void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream&) {
+  check_tensor(y, "y", x.shape, x.dtype);
+  dispatch_float(x.dtype, [&]<class T>() {
+    const T factor = static_cast<T>(alpha);
+    for_elements(x.numel(), [=, px = x.as<T>(), py = y.as<T>()](int64_t i) { py[i] += factor * px[i]; });
+  });
+}
+
+double sum_of_squares(const Tensor& x, const Stream&) {
+  const int64_t n = x.numel();
+  std::vector<double> parts(num_blocks(n, kElementBlock));
+  dispatch_float(x.dtype, [&]<class T>() {
+    for_blocks(n, kElementBlock, [p = parts.data(), px = x.as<T>()](int64_t first, int64_t last) {
+      double sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = first; i < last; ++i) sum += static_cast<double>(px[i]) * static_cast<double>(px[i]);
+      p[first / kElementBlock] = sum;
+    });
+  });
+  double total = 0;
+  for (double part : parts) total += part;
+  return total;
+}
+
+bool all_finite(const Tensor& x, const Stream&) {
+  const int64_t n = x.numel();
+  std::vector<uint8_t> bad(num_blocks(n, kElementBlock));
+  dispatch_float(x.dtype, [&]<class T>() {
+    using Bits = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint64_t>;
+    constexpr Bits kExponent = std::is_same_v<T, float> ? Bits{0x7F800000u} : static_cast<Bits>(0x7FF0000000000000u);
+    for_blocks(n, kElementBlock, [p = bad.data(), px = x.as<T>()](int64_t first, int64_t last) {
+      Bits found = 0;
+#pragma omp simd reduction(| : found)
+      for (int64_t i = first; i < last; ++i) found |= (std::bit_cast<Bits>(px[i]) & kExponent) == kExponent ? 1 : 0;
+      p[first / kElementBlock] = found != 0;
+    });
+  });
+  return std::find(bad.begin(), bad.end(), 1) == bad.end();
+}
+
+}  // namespace baton
