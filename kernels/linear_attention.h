@@ -77,8 +77,8 @@ void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, 
 struct AttentionGradients {
   Tensor dq, dk;  // [B, T, H, K]
   Tensor dv;      // [B, T, H, V]
-  Tensor dgk;     // as gk for scalar (summed over K), vector and bilinear; else undefined (a fixed decay learns nothing)
-  Tensor dgv;     // as gv, bilinear only
+  Tensor dgk;  // as gk for scalar (summed over K), vector and bilinear; else undefined (a fixed decay learns nothing)
+  Tensor dgv;  // as gv, bilinear only
 };
 
 /// After advance_forward and advance_backward. Gate gradients in closed form, anchored at each chunk's end:
@@ -87,5 +87,12 @@ struct AttentionGradients {
 /// For gv: colsum_k(h_c * dh_c) + sum of (o_s * dout_s - v_s * dv_s).
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                          const Tensor& dout, const AttentionGradients& out, const Stream& stream);
+
+/// For dumps: the state between tokens `token` - 1 and `token` of the shard, 0 <= token <= T, after advance_forward;
+/// and its gradient, after advance_backward. h, dh [B, H, K, V].
+void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,
+              const Stream& stream);
+void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
+                       const Tensor& dh, const Stream& stream);
 
 }  // namespace baton

@@ -1,1 +1,143 @@
+// Linear attention: the checks of every stage, then the CPU's stages by dtype.
 #include "kernels/linear_attention.h"
+
+#include "kernels/cpu/linear_attention_stages.h"
+
+namespace baton {
+namespace {
+
+constexpr const char* kGateNames[] = {"none", "fixed", "scalar", "vector", "bilinear"};
+
+void check_optional(const Tensor& x, const char* name, bool wanted, const Shape& shape, DType dtype) {
+  if (wanted) {
+    check_tensor(x, name, shape, dtype);
+  } else {
+    CHECK(!x.defined(), "{} must be undefined for this gate kind", name);
+  }
+}
+
+void check_inputs(const AttentionInputs& in) {
+  const AttentionShape& s = in.shape;
+  const DType dtype = in.q.dtype;
+  const Shape keys{s.B, s.T, s.H, s.K}, values{s.B, s.T, s.H, s.V};
+  CHECK(s.K > 0 && s.V > 0, "head dimensions must be positive, got K {} and V {}", s.K, s.V);
+  CHECK(in.q.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  check_tensor(in.q, "q", keys, dtype);
+  check_tensor(in.k, "k", keys, dtype);
+  check_tensor(in.v, "v", values, dtype);
+  const Shape gates = s.gate == GateKind::kFixed    ? Shape{s.H}
+                      : s.gate == GateKind::kScalar ? Shape{s.B, s.T, s.H}
+                                                    : keys;
+  check_optional(in.gk, "gk", s.gate != GateKind::kNone, gates, dtype);
+  check_optional(in.gv, "gv", s.gate == GateKind::kBilinear, values, dtype);
+  check_optional(in.starts, "starts", in.starts.defined(), Shape{s.B, s.T}, DType::kUInt8);
+}
+
+void check_decays(const AttentionInputs& in, const AttentionChunks& chunks) {
+  const AttentionShape& s = in.shape;
+  check_tensor(chunks.decay_k, "decay_k", Shape{s.B, s.H, s.num_chunks(), s.K}, in.q.dtype);
+  check_optional(chunks.decay_v, "decay_v", s.gate == GateKind::kBilinear, Shape{s.B, s.H, s.num_chunks(), s.V},
+                 in.q.dtype);
+}
+
+void check_states(const AttentionInputs& in, const Tensor& states, const char* name) {
+  check_tensor(states, name, in.shape.chunk_states(), in.q.dtype);
+}
+
+void check_values(const AttentionInputs& in, const Tensor& x, const char* name) {
+  const AttentionShape& s = in.shape;
+  check_tensor(x, name, Shape{s.B, s.T, s.H, s.V}, in.q.dtype);
+}
+
+void check_state_pair(const AttentionInputs& in, const Tensor& from, const char* from_name, const Tensor& to,
+                      const char* to_name) {
+  check_tensor(from, from_name, in.shape.state(), in.q.dtype);
+  check_tensor(to, to_name, in.shape.state(), in.q.dtype);
+}
+
+}  // namespace
+
+const char* to_string(GateKind kind) { return kGateNames[static_cast<int>(kind)]; }
+
+GateKind parse_gate_kind(const std::string& word) {
+  for (int i = 0; i < 5; ++i) {
+    if (word == kGateNames[i]) return static_cast<GateKind>(i);
+  }
+  throw Error(ExitCode::kInput,
+              fmt::format("gate is \"{}\", but must be none, fixed, scalar, vector or bilinear", word));
+}
+
+void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream&) {
+  check_inputs(in);
+  check_decays(in, chunks);
+  check_states(in, chunks.state, "chunk states");
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::carry_forward<Real>(in, chunks); });
+}
+
+void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                     const Stream&) {
+  check_inputs(in);
+  check_decays(in, chunks);
+  check_states(in, chunks.state, "chunk states");
+  check_state_pair(in, h0, "h0", ht, "ht");
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::advance_forward<Real>(in, chunks, h0, ht); });
+}
+
+void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream&) {
+  check_inputs(in);
+  check_states(in, chunks.state, "chunk states");
+  check_values(in, o, "o");
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::output_forward<Real>(in, chunks, o); });
+}
+
+void carry_backward(const AttentionInputs& in, const AttentionChunks&, const Tensor& dout,
+                    const AttentionChunks& dchunks, const Stream&) {
+  check_inputs(in);
+  check_states(in, dchunks.state, "chunk state gradients");
+  check_values(in, dout, "dout");
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::carry_backward<Real>(in, dout, dchunks); });
+}
+
+void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                      const Tensor& dht, const Tensor& dh0, const Stream&) {
+  check_inputs(in);
+  check_decays(in, chunks);
+  check_states(in, dchunks.state, "chunk state gradients");
+  check_state_pair(in, dht, "dht", dh0, "dh0");
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::advance_backward<Real>(in, chunks, dchunks, dht, dh0); });
+}
+
+void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                         const Tensor& dout, const AttentionGradients& out, const Stream&) {
+  check_inputs(in);
+  check_states(in, chunks.state, "chunk states");
+  check_states(in, dchunks.state, "chunk state gradients");
+  check_values(in, dout, "dout");
+  check_tensor(out.dq, "dq", in.q.shape, in.q.dtype);
+  check_tensor(out.dk, "dk", in.k.shape, in.q.dtype);
+  check_tensor(out.dv, "dv", in.v.shape, in.q.dtype);
+  const GateKind gate = in.shape.gate;
+  check_optional(out.dgk, "dgk", gate != GateKind::kNone && gate != GateKind::kFixed, in.gk.shape, in.q.dtype);
+  check_optional(out.dgv, "dgv", gate == GateKind::kBilinear, in.gv.shape, in.q.dtype);
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::gradients<Real>(in, chunks, dchunks, dout, out); });
+}
+
+void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h, const Stream&) {
+  check_inputs(in);
+  check_states(in, chunks.state, "chunk states");
+  check_tensor(h, "h", in.shape.state(), in.q.dtype);
+  CHECK(token >= 0 && token <= in.shape.T, "token {} is outside [0, {}]", token, in.shape.T);
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::state_at<Real>(in, chunks, token, h); });
+}
+
+void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
+                       const Tensor& dh, const Stream&) {
+  check_inputs(in);
+  check_states(in, dchunks.state, "chunk state gradients");
+  check_values(in, dout, "dout");
+  check_tensor(dh, "dh", in.shape.state(), in.q.dtype);
+  CHECK(token >= 0 && token <= in.shape.T, "token {} is outside [0, {}]", token, in.shape.T);
+  dispatch_float(in.q.dtype, [&]<class Real>() { attention::state_gradient_at<Real>(in, dchunks, dout, token, dh); });
+}
+
+}  // namespace baton

@@ -1,4 +1,5 @@
 # Tests of label kernel: baton_test(kernel NAME LIBRARIES...)
-foreach(op matmul norm elementwise embedding loss adamw)
-  baton_test(kernel ${op}_test baton_kernels)
-endforeach()
+add_library(baton_reference STATIC reference/attention_reference.cpp reference/attention_runner.cpp)
+target_link_libraries(baton_reference PUBLIC baton_kernels GTest::gtest)
+
+baton_test(kernel linear_attention_golden_test baton_reference)

@@ -1,0 +1,211 @@
+#include "tests/reference/attention_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "runtime/memory.h"
+
+namespace baton::test {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+OwnedTensor make(const std::vector<double>& from, const Shape& dims, DType dtype) {
+  OwnedTensor x(dims, dtype);
+  dispatch_float(dtype, [&]<class Real>() { std::copy(from.begin(), from.end(), x.tensor.as<Real>()); });
+  return x;
+}
+
+OwnedTensor make_nan(const Shape& dims, DType dtype) {
+  return make(std::vector<double>(static_cast<size_t>(dims.numel()), kNan), dims, dtype);
+}
+
+std::vector<double> to_vector(const Tensor& x) {
+  std::vector<double> y;
+  dispatch_float(x.dtype, [&]<class Real>() { y.assign(x.as<Real>(), x.as<Real>() + x.numel()); });
+  return y;
+}
+
+/// The tensors of one rank.
+struct Shard {
+  AttentionShape shape;
+  double scale;
+  OwnedTensor q, k, v, gk, gv, starts, dout, o, dq, dk, dv, dgk, dgv;
+  OwnedTensor state, decay_k, decay_v, dstate;
+
+  Shard(const AttentionProblem& p, DType dtype) : shape(p.shape), scale(p.scale) {
+    const int64_t B = shape.B, T = shape.T, H = shape.H, K = shape.K, V = shape.V, N = shape.num_chunks();
+    const Shape keys{B, T, H, K}, values{B, T, H, V};
+    q = make(p.q, keys, dtype), k = make(p.k, keys, dtype);
+    v = make(p.v, values, dtype), dout = make(p.dout, values, dtype);
+    dq = make_nan(keys, dtype), dk = make_nan(keys, dtype);
+    o = make_nan(values, dtype), dv = make_nan(values, dtype);
+    state = make_nan(shape.chunk_states(), dtype), dstate = make_nan(shape.chunk_states(), dtype);
+    decay_k = make_nan({B, H, N, K}, dtype);
+    const bool scalar = shape.gate == GateKind::kScalar, bilinear = shape.gate == GateKind::kBilinear;
+    if (shape.gate == GateKind::kFixed) gk = make(p.gk, {H}, dtype);
+    if (scalar || bilinear || shape.gate == GateKind::kVector) {
+      const Shape gates = scalar ? Shape{B, T, H} : keys;
+      gk = make(p.gk, gates, dtype), dgk = make_nan(gates, dtype);
+    }
+    if (bilinear) {
+      gv = make(p.gv, values, dtype), dgv = make_nan(values, dtype), decay_v = make_nan({B, H, N, V}, dtype);
+    }
+    if (p.starts.empty()) return;
+    starts = OwnedTensor({B, T}, DType::kUInt8);
+    std::copy(p.starts.begin(), p.starts.end(), starts.tensor.as<uint8_t>());
+  }
+
+  AttentionInputs inputs() const {
+    return {.shape = shape, .q = q, .k = k, .v = v, .gk = gk, .gv = gv, .starts = starts, .scale = scale};
+  }
+  AttentionChunks chunks() const { return {.state = state, .decay_k = decay_k, .decay_v = decay_v}; }
+  AttentionChunks dchunks() const { return {.state = dstate, .decay_k = {}, .decay_v = {}}; }
+
+  OwnedTensor forward(const Tensor& h0) const {
+    OwnedTensor ht = make_nan(shape.state(), q.tensor.dtype);
+    carry_forward(inputs(), chunks(), {});
+    advance_forward(inputs(), chunks(), h0, ht, {});
+    output_forward(inputs(), chunks(), o, {});
+    return ht;
+  }
+  OwnedTensor backward(const Tensor& dht) const {
+    OwnedTensor dh0 = make_nan(shape.state(), q.tensor.dtype);
+    carry_backward(inputs(), chunks(), dout, dchunks(), {});
+    advance_backward(inputs(), chunks(), dchunks(), dht, dh0, {});
+    attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, {});
+    return dh0;
+  }
+};
+
+/// Tokens [first, last) of every row of x, which holds `tokens` of them.
+template <class T>
+std::vector<T> slice(const std::vector<T>& x, int64_t B, int64_t tokens, int64_t first, int64_t last) {
+  std::vector<T> part;
+  const int64_t row = tokens > 0 ? static_cast<int64_t>(x.size()) / (B * tokens) : 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const auto from = x.begin() + (b * tokens + first) * row;
+    part.insert(part.end(), from, from + (last - first) * row);
+  }
+  return part;
+}
+
+/// The reverse of slice: puts a shard's tokens into the whole.
+void put(const Tensor& part, int64_t first, int64_t tokens, std::vector<double>& whole) {
+  if (part.numel() == 0) return;
+  const int64_t B = part.dim(0), count = part.dim(1), row = part.numel() / (B * count);
+  const std::vector<double> from = to_vector(part);
+  whole.resize(static_cast<size_t>(B * tokens * row), kNan);
+  for (int64_t b = 0; b < B; ++b) {
+    std::copy_n(from.begin() + b * count * row, count * row, whole.begin() + (b * tokens + first) * row);
+  }
+}
+
+/// Numbers the (shard, head) pair of each element; one group without cuts.
+struct Groups {
+  const AttentionShape& shape;
+  const std::vector<int64_t>& cuts;
+  int64_t count() const { return cuts.empty() ? 1 : static_cast<int64_t>(cuts.size()) * shape.H; }
+  int64_t of(int64_t index, int64_t size, bool is_state) const {
+    if (cuts.empty()) return 0;
+    if (is_state) return index / (shape.K * shape.V) % shape.H;
+    const int64_t row = size / (shape.B * shape.T * shape.H), t = index / (row * shape.H) % shape.T;
+    const int64_t shard = std::upper_bound(cuts.begin(), cuts.end(), t) - cuts.begin() - 1;
+    return shard * shape.H + index / row % shape.H;
+  }
+};
+
+}  // namespace
+
+double tolerance(DType dtype) { return dtype == DType::kFloat64 ? 1e-12 : 1e-5; }
+
+AttentionProblem take_tokens(const AttentionProblem& p, int64_t first, int64_t last) {
+  const int64_t B = p.shape.B, T = p.shape.T;
+  AttentionProblem part = p;
+  part.shape.T = last - first;
+  for (auto member : {&AttentionProblem::q, &AttentionProblem::k, &AttentionProblem::v, &AttentionProblem::dout}) {
+    part.*member = slice(p.*member, B, T, first, last);
+  }
+  if (p.shape.gate != GateKind::kFixed) part.gk = slice(p.gk, B, T, first, last);
+  part.gv = slice(p.gv, B, T, first, last);
+  part.starts = slice(p.starts, B, T, first, last);
+  return part;
+}
+
+AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector<int64_t> cuts) {
+  if (cuts.empty()) cuts = {0, p.shape.T};
+  std::vector<Shard> shards;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) shards.emplace_back(take_tokens(p, cuts[i], cuts[i + 1]), dtype);
+  OwnedTensor state = make(p.h0, p.shape.state(), dtype), dstate = make(p.dht, p.shape.state(), dtype);
+  for (const Shard& shard : shards) state = shard.forward(state);
+  for (size_t i = shards.size(); i-- > 0;) dstate = shards[i].backward(dstate);
+  AttentionResult result;
+  result["ht"] = to_vector(state);
+  result["dh0"] = to_vector(dstate);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const Shard& s = shards[i];
+    const std::pair<const char*, Tensor> outputs[] = {{"o", s.o},   {"dq", s.dq},   {"dk", s.dk},
+                                                      {"dv", s.dv}, {"dgk", s.dgk}, {"dgv", s.dgv}};
+    for (const auto& [name, x] : outputs) {
+      if (x.defined()) put(x, cuts[i], p.shape.T, result[name]);
+    }
+  }
+  return result;
+}
+
+AttentionResult run_states_at(const AttentionProblem& p, DType dtype, int64_t token) {
+  const Shard shard(p, dtype);
+  shard.forward(make(p.h0, p.shape.state(), dtype));
+  shard.backward(make(p.dht, p.shape.state(), dtype));
+  const OwnedTensor h = make_nan(p.shape.state(), dtype), dh = make_nan(p.shape.state(), dtype);
+  state_at(shard.inputs(), shard.chunks(), token, h, {});
+  state_gradient_at(shard.inputs(), shard.dchunks(), shard.dout, token, dh, {});
+  return {{"h", to_vector(h)}, {"dh", to_vector(dh)}};
+}
+
+double relative_error(const AttentionProblem& p, const AttentionResult& ref, const AttentionResult& x, DType dtype,
+                      const std::string& name, const std::vector<int64_t>& cuts) {
+  const std::vector<double>&a = ref.at(name), &b = x.at(name);
+  if (a.size() != b.size()) return kNan;
+  const Groups groups{p.shape, cuts};
+  const auto size = static_cast<int64_t>(a.size());
+  const bool is_state = name == "ht" || name == "dh0";
+  std::vector<double> error(groups.count()), norm(groups.count()), products(groups.count()), count(groups.count());
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t group = groups.of(i, size, is_state);
+    error[group] += (a[i] - b[i]) * (a[i] - b[i]);
+    norm[group] += a[i] * a[i];
+    count[group] += 1;
+  }
+  if (name == "dgk" || name == "dgv") {
+    const std::vector<double>& keys = name == "dgk" ? p.k : p.v;
+    const std::vector<double>& dkeys = ref.at(name == "dgk" ? "dk" : "dv");
+    const auto num_keys = static_cast<int64_t>(keys.size());
+    for (int64_t i = 0; i < num_keys; ++i) products[groups.of(i, num_keys, false)] += std::pow(keys[i] * dkeys[i], 2);
+  }
+  const double smallest = dtype == DType::kFloat64 ? DBL_MIN : FLT_MIN;
+  double worst = 0;
+  for (size_t group = 0; group < error.size(); ++group) {
+    double scale = std::sqrt(std::max(norm[group], products[group]));
+    if (scale > 0) scale = std::max(scale, std::sqrt(count[group]) * smallest);
+    const double relative = std::sqrt(error[group]) / (scale > 0 ? scale : 1.0);
+    if (std::isnan(relative)) return kNan;
+    worst = std::max(worst, relative);
+  }
+  return worst;
+}
+
+void expect_close(const AttentionProblem& p, const AttentionResult& ref, const AttentionResult& x, DType dtype,
+                  const std::vector<int64_t>& cuts) {
+  for (const auto& [name, tensor] : ref) {
+    ASSERT_TRUE(x.contains(name)) << name;
+    EXPECT_LE(relative_error(p, ref, x, dtype, name, cuts), tolerance(dtype)) << name;
+  }
+}
+
+}  // namespace baton::test

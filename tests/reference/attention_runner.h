@@ -1,0 +1,31 @@
+// Runs the operator on a whole problem, cut into consecutive shards by hand, and compares results.
+#pragma once
+
+#include "tests/reference/attention_reference.h"
+
+namespace baton::test {
+
+/// The bound of every tensor of a dtype, relative RMS: float64 1e-12, float32 1e-5.
+double tolerance(DType dtype);
+
+/// Runs all stages over the shards [cuts[i], cuts[i + 1]), the first cut 0, the last T; shards may be empty. The state
+/// goes from shard to shard as it does between ranks. Outputs and scratch hold NaN before.
+AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {});
+
+/// The state before `token` and its gradient (names h, dh), from a run over one shard.
+AttentionResult run_states_at(const AttentionProblem& problem, DType dtype, int64_t token);
+
+/// The problem's tokens [first, last) alone, with the same states.
+AttentionProblem take_tokens(const AttentionProblem& problem, int64_t first, int64_t last);
+
+/// ||x - ref|| / ||ref|| (absolute where ||ref|| is 0; gate gradients over max(||ref||, ||k * dk||), for dgv v * dv),
+/// NaN if x holds one. Of each (shard, head) apart, the worst of them, when cuts are given. Where the reference's RMS
+/// is below the smallest normal number of the dtype, which cannot hold it to any precision, that number stands for it.
+double relative_error(const AttentionProblem& problem, const AttentionResult& ref, const AttentionResult& x,
+                      DType dtype, const std::string& name, const std::vector<int64_t>& cuts = {});
+
+/// Expects every tensor of ref in x within the tolerance of dtype.
+void expect_close(const AttentionProblem& problem, const AttentionResult& ref, const AttentionResult& x, DType dtype,
+                  const std::vector<int64_t>& cuts = {});
+
+}  // namespace baton::test
