@@ -34,8 +34,9 @@ void throw_agreed(Group& group, const std::optional<Error>& mine) {
   auto code = mine ? static_cast<int64_t>(mine->code()) : 0;
   group.broadcast({&code, Shape{1}, DType::kInt64, {}}, root, kHost);
   const std::string message = broadcast(group, mine ? mine->what() : "", root);
-  if (group.rank() == root) throw *mine;
-  throw Error(static_cast<ExitCode>(code), message);
+  Error error = group.rank() == root ? *mine : Error(static_cast<ExitCode>(code), message);
+  error.set_agreed();
+  throw error;
 }
 
 }  // namespace baton

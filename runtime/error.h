@@ -29,6 +29,10 @@ class Error : public std::runtime_error {
   const char* file() const { return file_; }
   int line() const { return line_; }
 
+  /// True where every rank throws this same error (together()): all may then finish in good order.
+  bool agreed() const { return agreed_; }
+  void set_agreed() { agreed_ = true; }
+
   /// For the log: message, and for a failed CHECK also expression and place. Input errors stay one plain sentence.
   std::string describe() const {
     if (code_ == ExitCode::kInput || *expression_ == '\0') return what();
@@ -40,6 +44,7 @@ class Error : public std::runtime_error {
   const char* expression_;
   const char* file_;
   int line_;
+  bool agreed_ = false;
 };
 
 }  // namespace baton
@@ -50,10 +55,10 @@ class Error : public std::runtime_error {
 /// The user's mistake: the message is one sentence with key (or file), value and rule.
 #define CHECK_INPUT(condition, ...) CHECK_CODE(::baton::ExitCode::kInput, condition, __VA_ARGS__)
 
-#define CHECK_CODE(exit_code, condition, ...)                                                        \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]]                                                                   \
-      throw ::baton::Error(exit_code, ::fmt::format(__VA_ARGS__), #condition, __FILE__, __LINE__);   \
+#define CHECK_CODE(exit_code, condition, ...)                                                      \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
+      throw ::baton::Error(exit_code, ::fmt::format(__VA_ARGS__), #condition, __FILE__, __LINE__); \
   } while (false)
 
 #ifdef NDEBUG

@@ -1,0 +1,179 @@
+#include "model/trainer.h"
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/elementwise.h"
+
+namespace baton {
+namespace {
+
+/// The host pointers of row b of a batch.
+SampleSlice row(const Batch& batch, int64_t b) {
+  const int64_t at = b * batch.tokens.dim(1);
+  return {batch.tokens.as<int32_t>() + at, batch.targets.as<int32_t>() + at, batch.starts.as<uint8_t>() + at,
+          batch.positions.as<int64_t>() + at};
+}
+
+DType parse_dtype(const std::string& name) { return name == "float64" ? DType::kFloat64 : DType::kFloat32; }
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Purpose purpose, const Ranks& ranks, bool measuring)
+    : config_(config), purpose_(purpose), ranks_(ranks), dtype_(parse_dtype(config.run.dtype)) {
+  const int64_t batch_per_dp = config.train.batch / ranks.topology.dp_size();
+  micro_batch_ = config.train.micro_batch > 0 ? config.train.micro_batch : batch_per_dp;
+  window_ = config.train.window > 0 ? config.train.window : config.data.seq_len;
+  arena_ = std::make_unique<Arena>(Device{});
+  lay_out(*arena_);
+  if (measuring) return;
+  auto allocated = std::make_unique<Arena>(Device{}, arena_->used_bytes());
+  lay_out(*allocated);
+  arena_ = std::move(allocated);
+  initialize(model_->table(), model_->parameters().values, config.run.seed);
+}
+
+void Trainer::lay_out(Arena& arena) {
+  const bool training = purpose_ == Purpose::kTrain;
+  const int64_t T =
+      WindowPlan::capacity(std::max(config_.data.seq_len, config_.eval.seq_len), window_, ranks_.topology.sp_size);
+  const bool exact = config_.train.window_mode == "exact";
+  const int64_t num_windows = !training ? 0 : exact ? plan(config_.data.seq_len).num_windows() : 1;
+  pass_.reset();
+  optimizer_.reset();
+  model_ = std::make_unique<Model>(config_.model, dtype_, micro_batch_, T, training, arena);
+  if (training) optimizer_ = std::make_unique<Optimizer>(model_->parameters(), dtype_, arena);
+  pass_ = std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy(config_.parallel.scan), micro_batch_,
+                                         T, num_windows, arena);
+}
+
+WindowPlan Trainer::plan(int64_t T_total) const {
+  return {T_total, std::min(window_, T_total), ranks_.topology.sp_size, ranks_.topology.sp_rank()};
+}
+
+StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_sample,
+                               const ShouldAbandon& should_abandon, const Probe& probe) {
+  const Stream stream;
+  const int64_t batch = config_.train.batch, T = config_.data.seq_len, dp = ranks_.topology.dp_size();
+  const Tensor& gradients = model_->parameters().gradients;
+  // Scaled by the tokens there are at most; the exact divisor, known after the pass, is applied with the clipping.
+  const double nominal_tokens = static_cast<double>(batch) * static_cast<double>(T);
+  set_zero(gradients, stream);
+  SequencePass::Result total;
+  for (int64_t m = 0; m < batch / (dp * micro_batch_); ++m) {
+    if (m > 0 && should_abandon && should_abandon()) return {.abandoned = true};
+    const int64_t first = first_sample + (m * dp + ranks_.topology.dp_rank()) * micro_batch_;
+    const LoadTokens load = [&](Range range, const Batch& b) {
+      together(*ranks_.world, [&] {  // a bad token on one rank is everybody's error
+        for (int64_t i = 0; i < micro_batch_; ++i)
+          data.read_train(first + i, static_cast<uint64_t>(config_.run.seed), T, range.first, range.size(), row(b, i));
+      });
+    };
+    const auto r = pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens, load,
+                                should_abandon, probe, stream);
+    if (r.abandoned) return {.abandoned = true};
+    total.loss_sum += r.loss_sum;
+    total.counted += r.counted;
+  }
+  require_finite(total, step);
+  ranks_.world->all_reduce(gradients, ReduceOp::kSum, stream);
+  StepResult result;
+  result.tokens = all_reduce(*ranks_.world, total.counted, ReduceOp::kSum);
+  const double counted = static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  result.loss = all_reduce(*ranks_.world, total.loss_sum, ReduceOp::kSum) / counted;
+  const double rescale = nominal_tokens / counted;
+  result.grad_norm = std::sqrt(sum_of_squares(gradients, stream)) * rescale;
+  CHECK_CODE(
+      ExitCode::kNotFinite, std::isfinite(result.grad_norm),
+      "step {}: the norm of the summed gradient is not finite though every rank's own gradient is; weights untouched",
+      step);
+  const double clip = config_.train.clip;
+  const double clipping = clip > 0 && result.grad_norm > clip ? clip / result.grad_norm : 1.0;
+  optimizer_->step(config_.train, step, rescale * clipping, stream);
+  return result;
+}
+
+void Trainer::require_finite(const SequencePass::Result& result, int64_t step) const {
+  const Stream stream;
+  const ParameterSet& p = model_->parameters();
+  // The gradient alone is looked at in every step; where the fault came in is searched only once there is one.
+  together(*ranks_.world, [&] {
+    if (std::isfinite(result.loss_sum) && all_finite(p.gradients, stream)) return;
+    const int world_rank = ranks_.topology.world_rank;
+    for (const States& states : pass_->entering())
+      for (size_t l = 0; l < states.size(); ++l)
+        CHECK_CODE(ExitCode::kNotFinite, all_finite(states[l], stream),
+                   "step {}: the state entering layer {} on rank {} is not finite; weights untouched", step, l,
+                   world_rank);
+    CHECK_CODE(ExitCode::kNotFinite, std::isfinite(result.loss_sum),
+               "step {}: the loss on rank {} is not finite; weights untouched", step, world_rank);
+    for (const ParameterRow& row : p.table->rows())
+      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.gradients, row), stream),
+                 "step {}: the gradient of {} on rank {} is not finite; weights untouched", step, row.name, world_rank);
+  });
+}
+
+EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_abandon) {
+  const Stream stream;
+  const int64_t T = config_.eval.seq_len > 0 ? config_.eval.seq_len : config_.data.seq_len;
+  const int64_t dp = ranks_.topology.dp_size();
+  const int64_t num_samples = std::clamp<int64_t>(config_.eval.tokens / T, 1, data.num_samples(T));
+  OwnedTensor sums({64, 2}, DType::kFloat64);  // by bucket of position: loss, count
+  double* bucket = sums.tensor.as<double>();
+  const auto on_window = [&](Range range, const Batch& batch, const Tensor& losses) {
+    for (int64_t i = 0; i < losses.numel(); ++i) {
+      if (batch.targets.as<int32_t>()[i] < 0) continue;
+      const auto position = static_cast<uint64_t>(range.first + i % range.size());
+      const int b = std::bit_width(position + 1) - 1;
+      bucket[2 * b] += losses.as<double>()[i];
+      bucket[2 * b + 1] += 1;
+    }
+  };
+  for (int64_t first = 0; first < num_samples; first += dp * micro_batch_) {
+    const int64_t mine = first + ranks_.topology.dp_rank() * micro_batch_;
+    const LoadTokens load = [&](Range range, const Batch& b) {
+      together(*ranks_.world, [&] {
+        for (int64_t i = 0; i < micro_batch_; ++i) {
+          const SampleSlice slice = row(b, i);
+          data.read_val(std::min(mine + i, num_samples - 1), T, range.first, range.size(), slice);
+          if (mine + i >= num_samples) std::fill_n(slice.targets, range.size(), -1);  // past the end: counts nothing
+        }
+      });
+    };
+    if (pass_->evaluate(plan(T), load, should_abandon, on_window, stream).abandoned) {
+      EvalResult stopped;
+      stopped.abandoned = true;
+      return stopped;
+    }
+  }
+  ranks_.world->all_reduce(sums, ReduceOp::kSum, stream);
+  EvalResult result;
+  double loss = 0, count = 0;
+  for (int b = 0; b < static_cast<int>(std::bit_width(static_cast<uint64_t>(T))); ++b) {
+    loss += bucket[2 * b];
+    count += bucket[2 * b + 1];
+    result.by_position.push_back(bucket[2 * b] / bucket[2 * b + 1]);  // NaN where a bucket counted nothing
+  }
+  result.tokens = static_cast<int64_t>(count);
+  result.loss = loss / std::max(count, 1.0);
+  return result;
+}
+
+std::vector<NamedTensor> Trainer::tensors() const {
+  return optimizer_ ? optimizer_->tensors() : parameter_tensors(model_->parameters());
+}
+
+double Trainer::flops_per_token() const {
+  const ModelConfig& c = config_.model;
+  int64_t multiplying = model_->table().num_parameters();
+  if (!c.tie_embeddings) multiplying -= c.vocab * c.width;  // a lookup multiplies nothing
+  double flops = 6.0 * static_cast<double>(multiplying);
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const LayerDims d = LayerDims::of(c, l);
+    // Forward: state update and read, 4 K V a head; backward twice that.
+    flops += 12.0 * static_cast<double>(d.H * d.operator_k() * d.V);
+  }
+  return flops;
+}
+
+}  // namespace baton

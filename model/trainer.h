@@ -1,0 +1,75 @@
+// Trainer: one optimizer step over all ranks, and evaluation. Owns the arena, the model, the optimizer and the passes.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "model/optimizer.h"
+#include "model/sequence_pass.h"
+#include "runtime/dataset.h"
+
+namespace baton {
+
+/// What a step reports; equal on all ranks.
+struct StepResult {
+  double loss = 0;       // mean over the step's counted tokens
+  double grad_norm = 0;  // before clipping
+  int64_t tokens = 0;    // counted
+  bool abandoned = false;
+};
+
+struct EvalResult {
+  double loss = 0;  // nats a token
+  int64_t tokens = 0;
+  /// Mean loss by position: bucket i holds positions [2^i - 1, 2^(i+1) - 1).
+  std::vector<double> by_position;
+  bool abandoned = false;
+};
+
+/// The groups of a job as the trainer sees it.
+struct Ranks {
+  Topology topology;
+  Group* world = nullptr;
+  Group* sp = nullptr;
+};
+
+class Trainer {
+ public:
+  enum class Purpose { kTrain, kEvaluate };
+
+  /// config must be validated and config.model.vocab known. Lays out and allocates; weights are initialised from the
+  /// seed. A measuring trainer (`plan`) lays out and allocates nothing.
+  Trainer(const Config& config, Purpose purpose, const Ranks& ranks, bool measuring);
+
+  /// Step `step` (from 1) on samples [state.samples, + batch). Throws Error(kNotFinite) before touching the weights.
+  StepResult train_step(const Dataset& data, int64_t step, int64_t first_sample, const ShouldAbandon& should_abandon,
+                        const Probe& probe);
+  /// The first eval.tokens of the set, the same at any rank count.
+  EvalResult evaluate(const Dataset& data, const ShouldAbandon& should_abandon);
+
+  Model& model() { return *model_; }
+  const Arena& arena() const { return *arena_; }
+  const StateScan& scan() const { return pass_->scan(); }
+  /// Weights and moments (training), or weights alone.
+  std::vector<NamedTensor> tensors() const;
+  /// Floating-point operations of one token, forward and backward: 6 a weight that multiplies, and the operator's.
+  double flops_per_token() const;
+  const Config& config() const { return config_; }
+
+ private:
+  void lay_out(Arena& arena);
+  void require_finite(const SequencePass::Result& result, int64_t step) const;
+  WindowPlan plan(int64_t T_total) const;
+
+  Config config_;
+  Purpose purpose_;
+  Ranks ranks_;
+  DType dtype_;
+  int64_t micro_batch_ = 1, window_ = 0;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<SequencePass> pass_;
+};
+
+}  // namespace baton
