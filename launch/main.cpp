@@ -1,1 +1,77 @@
-int main() { return 0; }
+// baton: trains linear-attention language models over any number of ranks.
+//
+//   baton train --config configs/gla-tiny.cfg
+//   mpirun -np 4 baton replay golden/operator.h5
+//   baton --help
+#include <cstdio>
+#include <optional>
+
+#include "launch/job.h"
+#include "launch/options.h"
+#include "launch/replay.h"
+#include "runtime/log.h"
+#include "runtime/stop_request.h"
+
+namespace baton {
+namespace {
+
+ExitCode run_command(const Command& command, World& world, Group& group) {
+  if (command.name == "replay") {
+    ReplayOptions options;
+    together(group, [&] { options = parse_replay_options(command); });
+    return replay(options, group);
+  }
+  Job job(command, world, group);
+  if (command.name == "train") return run_train(job);
+  if (command.name == "eval") return run_eval(job);
+  if (command.name == "sample") return run_sample(job);
+  return run_plan(job);
+}
+
+/// Rank 0 reads a file and gives its text to all.
+std::string read_and_broadcast(const std::string& path, Group& group) {
+  std::string text;
+  together(group, [&] {
+    if (group.rank() == 0) text = read_whole_file("--config", path);
+  });
+  return broadcast(group, text, 0);
+}
+
+ExitCode run(const std::vector<std::string>& args, World& world, Group& group) {
+  Command command;
+  together(group, [&] {
+    command = parse_command_line(args, [&](const std::string& path) { return read_and_broadcast(path, group); });
+  });
+  if (command.help) {
+    if (group.rank() == 0) std::fputs(help_text(command.name).c_str(), stdout);
+    return ExitCode::kDone;
+  }
+  return run_command(command, world, group);
+}
+
+/// Where all ranks agree on the error, rank 0 says it and all return its code; where they cannot, the job is aborted.
+ExitCode run_guarded(const std::vector<std::string>& args, World& world, Group& group) {
+  try {
+    return run(args, world, group);
+  } catch (const Error& e) {
+    if (e.agreed()) {
+      if (group.rank() == 0) std::fprintf(stderr, "baton: %s\n", e.describe().c_str());
+      return e.code();
+    }
+    log_line(world.rank(), -1, e.describe());
+    world.abort(static_cast<int>(e.code()));
+  } catch (const std::exception& e) {
+    log_line(world.rank(), -1, e.what());
+    world.abort(static_cast<int>(ExitCode::kTransport));
+  }
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) {
+  baton::install_stop_handlers();
+  baton::World world(&argc, &argv);
+  const auto group = world.group();
+  return static_cast<int>(baton::run_guarded({argv + 1, argv + argc}, world, *group));
+}

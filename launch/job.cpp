@@ -1,0 +1,86 @@
+#include "launch/job.h"
+
+#include <omp.h>
+
+#include <filesystem>
+
+#include "launch/run_directory.h"
+#include "runtime/log.h"
+
+namespace baton {
+
+Job::Job(const Command& command, World& world_ranks, Group& world) : config(command.config), world(world) {
+  together(world, [&] {
+    validate(config, world.size());
+    ranks.topology = Topology::make(world.size(), world.rank(), static_cast<int>(config.parallel.sp));
+    if (!config.data.train.empty()) train.emplace(config.data, "data.train", config.data.train);
+    if (!config.data.val.empty()) val.emplace(config.data, "data.val", config.data.val);
+    const Dataset* data = train ? &*train : val ? &*val : nullptr;
+    if (data == nullptr) return;
+    if (config.model.vocab == 0) config.model.vocab = data->vocab();
+    CHECK_INPUT(config.model.vocab >= data->vocab(),
+                "model.vocab = {}: the data has {} token ids, so it must be at least that", config.model.vocab,
+                data->vocab());
+  });
+  omp_set_num_threads(config.run.threads > 0 ? static_cast<int>(config.run.threads) : world_ranks.default_threads());
+  sp = world_ranks.split(ranks.topology.dp_rank());
+  ranks.world = &world;
+  ranks.sp = sp.get();
+}
+
+std::string newest_checkpoint(const Config& config) {
+  const std::vector<std::string> all = list_checkpoints(checkpoints_dir(config));
+  return all.empty() ? "" : all.back();
+}
+
+std::string checkpoint_to_resume(const Config& config) {
+  const std::string& resume = config.checkpoint.resume;
+  if (resume.empty() || (resume != "auto" && resume != "latest")) return resume;
+  const std::string newest = newest_checkpoint(config);
+  CHECK_INPUT(resume == "auto" || !newest.empty(), "checkpoint.resume = latest: {} holds no checkpoint",
+              checkpoints_dir(config));
+  return newest;
+}
+
+std::string checkpoint_to_read(const Config& config) {
+  if (!config.checkpoint.load.empty()) return config.checkpoint.load;
+  const std::string resume = checkpoint_to_resume(config);
+  if (!resume.empty()) return resume;
+  const std::string newest = newest_checkpoint(config);
+  CHECK_INPUT(!newest.empty(), "run.dir = {}: holds no checkpoint; give one with --checkpoint.load", config.run.dir);
+  return newest;
+}
+
+RunState load_checkpoint(const std::string& key, const std::string& dir, const Job& job,
+                         const std::vector<NamedTensor>& tensors) {
+  RunState state;
+  together(job.world, [&] {
+    // Checksums cover all parts: one rank reads them all, the others only their rows' parts.
+    const CheckpointReader reader(dir, job.root());
+    state = reader.state();
+    const Config saved = config_from_ini(reader.config_ini(), dir);
+    for (const std::string& change : differences(saved, job.config)) {
+      CHECK_INPUT(!change.starts_with("model."), "{} = {}: its model is another one ({}); [model] must match", key, dir,
+                  change);
+      if (job.root()) fmt::print("changed since the checkpoint: {}\n", change);
+    }
+    reader.read(tensors);
+  });
+  return state;
+}
+
+std::string memory_table(const Arena& arena) {
+  std::string text = fmt::format("{:<24}{:>14}\n", "memory a rank", "bytes");
+  for (const auto& [group, bytes] : arena.bytes_by_group())
+    text += fmt::format("  {:<22}{:>14}  {}\n", group, bytes, format_bytes(bytes));
+  return text + fmt::format("  {:<22}{:>14}  {}\n", "total", arena.used_bytes(), format_bytes(arena.used_bytes()));
+}
+
+std::string parameter_table(const ParameterTable& table) {
+  std::string text = fmt::format("{:<58}{:<16}{:>12}\n", "parameter", "shape", "elements");
+  for (const ParameterRow& row : table.rows())
+    text += fmt::format("  {:<56}{:<16}{:>12}\n", row.name, row.shape.str(), row.shape.numel());
+  return text + fmt::format("  {:<72}{:>12}\n", "total", table.num_parameters());
+}
+
+}  // namespace baton

@@ -1,0 +1,44 @@
+// baton plan: what a configuration would take, without allocating it.
+//
+//   baton plan --config configs/gla-1.3b.cfg
+//   mpirun -np 8 baton plan --config configs/gla-1.3b.cfg --data.seq_len 1048576 --train.window 131072
+#include "launch/job.h"
+#include "runtime/log.h"
+
+namespace baton {
+
+ExitCode run_plan(Job& job) {
+  const Config& c = job.config;
+  together(job.world, [&] {
+    CHECK_INPUT(c.model.vocab > 0,
+                "model.vocab = 0: a plan without data.train needs the vocabulary; give --model.vocab");
+  });
+  const Trainer trainer(c, Trainer::Purpose::kTrain, job.ranks, true);
+  if (!job.root()) return ExitCode::kDone;
+  fmt::print("{}\n{}\n", parameter_table(const_cast<Trainer&>(trainer).model().table()), memory_table(trainer.arena()));
+  const int64_t sp = job.ranks.topology.sp_size, dp = job.ranks.topology.dp_size();
+  const int64_t micro = c.train.micro_batch > 0 ? c.train.micro_batch : c.train.batch / dp;
+  const int64_t window = std::min(c.train.window > 0 ? c.train.window : c.data.seq_len, c.data.seq_len);
+  const WindowPlan plan{c.data.seq_len, window, sp, 0};
+  const int64_t W = plan.num_windows(), num_micro = c.train.batch / (dp * micro);
+  int64_t state_bytes = 0;
+  fmt::print(
+      "hand-over of one layer, forward, from each rank but the last (backward: the same, from each but the first)\n");
+  for (int64_t l = 0; l < c.model.layers; ++l) {
+    const LayerDims d = LayerDims::of(c.model, l);
+    const int64_t bytes = micro * d.H * d.operator_k() * d.V * (c.run.dtype == "float64" ? 8 : 4);
+    state_bytes += bytes;
+    if (l == 0 || d.lrpe != LayerDims::of(c.model, l - 1).lrpe)
+      fmt::print("  layer {} on: {} = {} x {} x {} x {} x {} ({})\n", l, bytes, c.run.dtype == "float64" ? 8 : 4, micro,
+                 d.H, d.operator_k(), d.V, format_bytes(bytes));
+  }
+  fmt::print("  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}\n",
+             format_bytes(sp > 1 ? 2 * state_bytes : 0), W, num_micro,
+             W > 1 ? fmt::format("; between windows {}", format_bytes(sp > 1 ? 2 * state_bytes : 0)) : "");
+  fmt::print("{} ranks (dp {} x sp {}), shards of up to {} tokens, {} tokens a step, {:.3g} FLOP a token\n",
+             job.world.size(), dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp), c.train.batch * c.data.seq_len,
+             trainer.flops_per_token());
+  return ExitCode::kDone;
+}
+
+}  // namespace baton

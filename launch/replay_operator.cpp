@@ -1,0 +1,116 @@
+#include "comm/state_scan.h"
+#include "kernels/linear_attention.h"
+#include "launch/replay.h"
+#include "launch/tokens.h"
+
+namespace baton {
+namespace {
+
+/// Gates of a fixed or scalar kind are stored spread over K (and T): takes channel 0 (of token 0).
+OwnedTensor first_channel(const Tensor& gk, GateKind gate) {
+  const int64_t B = gk.dim(0), T = gk.dim(1), H = gk.dim(2), K = gk.dim(3);
+  const int64_t count = gate == GateKind::kFixed ? H : B * T * H;
+  OwnedTensor g(gate == GateKind::kFixed ? Shape{H} : Shape{B, T, H}, gk.dtype);
+  dispatch_float(gk.dtype, [&]<class T_>() {
+    for (int64_t i = 0; i < count; ++i) g.tensor.as<T_>()[i] = gk.as<T_>()[i * K];
+  });
+  return g;
+}
+
+/// Document starts of the shard; the sequence's own start is not one, since h0 enters there.
+OwnedTensor shard_starts(const std::vector<int64_t>& boundaries, int64_t B, Range range) {
+  OwnedTensor starts({B, range.size()}, DType::kUInt8);
+  for (int64_t p : boundaries)
+    if (p > 0 && p >= range.first && p < range.last)
+      for (int64_t b = 0; b < B; ++b) starts.tensor.as<uint8_t>()[b * range.size() + p - range.first] = 1;
+  return starts;
+}
+
+/// One rank's tensors of a case.
+struct OperatorCase {
+  OperatorCase(const std::string& name, const ReplayReport& report);
+
+  std::vector<OwnedTensor> owned;
+  Range range;
+  int64_t T_total = 0;
+  AttentionInputs in;
+  Tensor dout, h0, dht;
+};
+
+OperatorCase::OperatorCase(const std::string& name, const ReplayReport& report) {
+  const Hdf5File& file = report.file();
+  const auto own = [&](OwnedTensor x) { return owned.emplace_back(std::move(x)).tensor; };
+  const auto read = [&](const char* tensor) { return report.read(name + "/in/" + tensor); };
+  const OwnedTensor q = read("q"), v = read("v");
+  T_total = q.tensor.dim(1);
+  range = shard_of(T_total, report.group().size(), report.group().rank());
+  const auto shard = [&](const Tensor& x) { return own(cut_tokens(x, range)); };
+  const GateKind gate = parse_gate_kind(file.read_string(name, "gate"));
+  in.shape = {q.tensor.dim(0), range.size(), q.tensor.dim(2), q.tensor.dim(3), v.tensor.dim(3), gate};
+  in.q = shard(q);
+  in.k = shard(read("k"));
+  in.v = shard(v);
+  if (gate == GateKind::kFixed) in.gk = own(first_channel(read("gk"), gate));
+  if (gate == GateKind::kScalar) in.gk = shard(first_channel(read("gk"), gate));
+  if (gate == GateKind::kVector || gate == GateKind::kBilinear) in.gk = shard(read("gk"));
+  if (gate == GateKind::kBilinear) in.gv = shard(read("gv"));
+  in.starts = own(shard_starts(file.read_ints(name, "boundaries"), in.shape.B, range));
+  in.scale = file.read_double(name, "scale");
+  dout = shard(read("dout"));
+  h0 = own(read("h0"));
+  dht = own(read("dht"));
+}
+
+}  // namespace
+
+void replay_operator_case(const std::string& name, ReplayReport& report) {
+  Group& group = report.group();
+  const Stream stream;
+  std::unique_ptr<OperatorCase> c;
+  together(group, [&] { c = std::make_unique<OperatorCase>(name, report); });
+  const AttentionInputs& in = c->in;
+  const AttentionShape& s = in.shape;
+  const DType dtype = report.dtype();
+  const auto make = [&](const Shape& shape) { return c->owned.emplace_back(shape, dtype).tensor; };
+  const auto like = [&](const Tensor& x) { return x.defined() ? make(x.shape) : Tensor{}; };
+  const bool has_v_gate = s.gate == GateKind::kBilinear;
+  const AttentionChunks chunks{make(s.chunk_states()), make({s.B, s.H, s.num_chunks(), s.K}),
+                               has_v_gate ? make({s.B, s.H, s.num_chunks(), s.V}) : Tensor{}};
+  const AttentionChunks dchunks{make(s.chunk_states()), {}, {}};
+  const Tensor ht = make(s.state()), dh0 = make(s.state()), o = like(in.v);
+  const AttentionGradients grad{like(in.q), like(in.k), like(in.v), s.gate == GateKind::kFixed ? Tensor{} : like(in.gk),
+                                like(in.gv)};
+
+  StateScan scan(group, ScanStrategy::kChain);
+  carry_forward(in, chunks, stream);
+  scan.begin(
+      Direction::kForward, c->h0, ht,
+      [&](const Tensor& from, const Tensor& to) { advance_forward(in, chunks, from, to, stream); }, stream);
+  scan.finish(stream);
+  output_forward(in, chunks, o, stream);
+  carry_backward(in, chunks, c->dout, dchunks, stream);
+  scan.begin(
+      Direction::kReversed, c->dht, dh0,
+      [&](const Tensor& from, const Tensor& to) { advance_backward(in, chunks, dchunks, from, to, stream); }, stream);
+  scan.finish(stream);
+  attention_gradients(in, chunks, dchunks, c->dout, grad, stream);
+
+  const std::string out = name + "/out/", input = name + "/in/";
+  const auto judge = [&](const char* tensor, const Tensor& mine, const std::string& a = "", const std::string& b = "") {
+    if (!mine.defined()) return;
+    const OwnedTensor whole = gather_tokens(group, mine, c->T_total, stream);
+    report.judge(out + tensor, whole, a, b);
+  };
+  judge("o", o);
+  judge("dq", grad.dq);
+  judge("dk", grad.dk);
+  judge("dv", grad.dv);
+  judge("dgk", grad.dgk, input + "k", out + "dk");
+  judge("dgv", grad.dgv, input + "v", out + "dv");
+  group.broadcast(ht, group.size() - 1, stream);  // of the last rank: the state after the whole sequence
+  report.judge(out + "ht", ht);
+  report.judge(out + "dh0", dh0);
+  report.expect_complete(name + "/out");
+}
+
+}  // namespace baton

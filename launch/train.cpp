@@ -1,0 +1,196 @@
+// baton train: steps, validation, checkpoints, metrics, and stopping on request.
+//
+//   baton train --config configs/gla-tiny.cfg
+//   mpirun -np 4 baton train --config configs/gla-tiny.cfg --train.steps 200 --checkpoint.resume auto
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "launch/job.h"
+#include "launch/run_directory.h"
+#include "runtime/log.h"
+#include "runtime/stop_request.h"
+
+namespace baton {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+/// Agreed over all ranks: has anyone been asked to stop, and is the grace over?
+enum class Stop : int64_t { kNo = 0, kAfterStep = 1, kNow = 2 };
+Stop stop_requested(Group& world, double grace) {
+  const double since = seconds_since_stop_request();
+  const Stop mine = since < 0 ? Stop::kNo : since < grace ? Stop::kAfterStep : Stop::kNow;
+  return static_cast<Stop>(all_reduce(world, static_cast<int64_t>(mine), ReduceOp::kMax));
+}
+
+/// FLOP/s of all ranks together: as configured, or a matrix product's, run on all ranks at once.
+double peak_flops(const Job& job) {
+  if (job.config.run.peak_tflops > 0) return job.config.run.peak_tflops * 1e12 * job.world.size();
+  constexpr int64_t n = 512;
+  constexpr int kRuns = 5;
+  const Stream stream;
+  const OwnedTensor a({n, n}, DType::kFloat32), b({n, n}, DType::kFloat32), c({n, n}, DType::kFloat32);
+  matmul(a, Trans::kNo, b, Trans::kNo, c, 0.0, stream);
+  job.world.barrier();
+  const auto start = Clock::now();
+  for (int i = 0; i < kRuns; ++i) matmul(a, Trans::kNo, b, Trans::kNo, c, 0.0, stream);
+  synchronize(stream);
+  const double flops = 2.0 * n * n * n * kRuns / seconds_since(start);
+  return all_reduce(job.world, flops, ReduceOp::kSum);
+}
+
+/// One training run: the trainer and what surrounds its steps.
+class TrainingRun {
+ public:
+  explicit TrainingRun(Job& job);
+  ExitCode run();
+
+ private:
+  void save();
+  bool evaluate();
+  void report(const StepResult& step, double step_s);
+  bool due(int64_t every) const {
+    return (every > 0 && state_.step % every == 0) || state_.step == config_.train.steps;
+  }
+
+  Job& job_;
+  const Config& config_;
+  Trainer trainer_;
+  RunState state_;
+  double peak_flops_ = 0, val_loss_ = NAN;
+  int64_t saved_step_ = -1;
+  std::unique_ptr<MetricsWriter> metrics_;
+  ConsoleLine console_;
+  Clock::time_point started_ = Clock::now();
+  int64_t first_step_ = 0;
+};
+
+TrainingRun::TrainingRun(Job& job)
+    : job_(job), config_(job.config), trainer_(job.config, Trainer::Purpose::kTrain, job.ranks, false) {
+  prepare_run_directory(config_, job.world);
+  state_.seed = config_.run.seed;
+  std::string resume;
+  together(job.world, [&] { resume = checkpoint_to_resume(config_); });
+  resume = broadcast(job.world, resume, 0);
+  if (!resume.empty()) {
+    state_ = load_checkpoint("checkpoint.resume", resume, job, trainer_.tensors());
+    saved_step_ = state_.step;
+  } else if (!config_.checkpoint.load.empty()) {
+    load_checkpoint("checkpoint.load", config_.checkpoint.load, job, parameter_tensors(trainer_.model().parameters()));
+  }
+  first_step_ = state_.step;
+  peak_flops_ = peak_flops(job);
+  if (!job.root()) return;
+  metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
+  fmt::print("{}\n{}", to_ini(config_), memory_table(trainer_.arena()));
+  fmt::print("{} parameters, {} ranks (dp {} x sp {}), {} steps from {}, {} tokens a step\n",
+             trainer_.model().table().num_parameters(), job.world.size(), job.ranks.topology.dp_size(),
+             job.ranks.topology.sp_size, config_.train.steps, state_.step + 1,
+             config_.train.batch * config_.data.seq_len);
+}
+
+void TrainingRun::save() {
+  if (saved_step_ == state_.step) return;
+  const std::string dir = checkpoints_dir(config_) + "/" + checkpoint_name(state_.step);
+  const std::vector<NamedTensor> tensors = trainer_.tensors();
+  Group& world = job_.world;
+  OwnedTensor mine({2}, DType::kInt64), all({world.size(), 2}, DType::kInt64);
+  together(world, [&] {
+    const PartInfo part = write_part(dir, tensors, world.rank(), world.size());
+    mine.tensor.as<int64_t>()[0] = part.bytes;
+    mine.tensor.as<int64_t>()[1] = part.checksum;
+  });
+  world.all_gather(mine, all, Stream{});
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    std::vector<PartInfo> parts;
+    for (int r = 0; r < world.size(); ++r)
+      parts.push_back({all.tensor.as<int64_t>()[2 * r], all.tensor.as<int64_t>()[2 * r + 1]});
+    commit_checkpoint(dir, tensors, state_, to_ini(config_), parts);
+    prune_checkpoints(checkpoints_dir(config_), config_.checkpoint.keep);
+  });
+  saved_step_ = state_.step;
+}
+
+bool TrainingRun::evaluate() {
+  const EvalResult r =
+      trainer_.evaluate(*job_.val, [&] { return stop_requested(job_.world, config_.run.grace) != Stop::kNo; });
+  if (!r.abandoned) val_loss_ = r.loss;
+  return !r.abandoned;
+}
+
+void TrainingRun::report(const StepResult& step, double step_s) {
+  const double mem = static_cast<double>(peak_memory_bytes());
+  const auto mem_bytes = static_cast<int64_t>(all_reduce(job_.world, mem, ReduceOp::kMax));
+  if (!job_.root()) return;
+  StepMetrics m;
+  m.step = state_.step;
+  m.tokens = state_.tokens;
+  m.loss = step.loss;
+  m.val_loss = val_loss_;
+  m.lr = learning_rate(config_.train, state_.step);
+  m.grad_norm = step.grad_norm;
+  m.tokens_per_s = static_cast<double>(step.tokens) / step_s;
+  m.tokens_per_s_per_rank = m.tokens_per_s / job_.world.size();
+  m.mfu = m.tokens_per_s * trainer_.flops_per_token() / peak_flops_;
+  m.step_s = step_s;
+  m.mem_bytes = mem_bytes;
+  metrics_->write(m);
+  if (state_.step % std::max<int64_t>(config_.run.log_every, 1) != 0 && state_.step != config_.train.steps) return;
+  const double mean_s = seconds_since(started_) / static_cast<double>(state_.step - first_step_);
+  std::string line = fmt::format(
+      "step {}/{} loss {:.4f} lr {:.2e} norm {:.2f} | {:.0f} tokens/s, {:.0f} a rank, MFU {:.1f}% | {} | ETA {}",
+      m.step, config_.train.steps, m.loss, m.lr, m.grad_norm, m.tokens_per_s, m.tokens_per_s_per_rank, 100 * m.mfu,
+      format_bytes(mem_bytes), format_seconds(mean_s * static_cast<double>(config_.train.steps - state_.step)));
+  if (!std::isnan(val_loss_)) line += fmt::format(" | val {:.4f}", val_loss_);
+  console_.show(line);
+}
+
+ExitCode TrainingRun::run() {
+  Stop stop = Stop::kNo;
+  const ShouldAbandon should_abandon = [&] { return stop_requested(job_.world, config_.run.grace) == Stop::kNow; };
+  started_ = Clock::now();
+  while (state_.step < config_.train.steps && stop == Stop::kNo) {
+    const auto start = Clock::now();
+    const StepResult step = trainer_.train_step(*job_.train, state_.step + 1, state_.samples, should_abandon, {});
+    if (step.abandoned) {
+      stop = Stop::kNow;
+      break;
+    }
+    const double step_s = seconds_since(start);
+    ++state_.step;
+    state_.samples += config_.train.batch;
+    state_.tokens += step.tokens;
+    val_loss_ = NAN;
+    stop = stop_requested(job_.world, config_.run.grace);
+    if (stop == Stop::kNo && job_.val && due(config_.eval.every) && !evaluate()) stop = Stop::kAfterStep;
+    report(step, step_s);
+    if (stop == Stop::kNo && due(config_.checkpoint.every)) save();
+    if (stop == Stop::kNo) stop = stop_requested(job_.world, config_.run.grace);
+  }
+  save();
+  if (!job_.root()) return stop == Stop::kNo ? ExitCode::kDone : ExitCode::kStopped;
+  console_.end();
+  if (stop != Stop::kNo) {
+    fmt::print("stopped on request after step {}; checkpoint {}\n", state_.step, newest_checkpoint(config_));
+    return ExitCode::kStopped;
+  }
+  fmt::print("done: {} steps, {} tokens in {}; checkpoint {}, metrics {}/metrics.jsonl\n", state_.step, state_.tokens,
+             format_seconds(seconds_since(started_)), newest_checkpoint(config_), config_.run.dir);
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+ExitCode run_train(Job& job) {
+  together(job.world, [&] {
+    CHECK_INPUT(job.train.has_value(), "data.train = \"\": training needs files; give a glob");
+    job.train->num_samples(job.config.data.seq_len);
+    if (job.val) job.val->num_samples(job.config.eval.seq_len > 0 ? job.config.eval.seq_len : job.config.data.seq_len);
+  });
+  return TrainingRun(job).run();
+}
+
+}  // namespace baton

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, and runs every test. Arguments go to ctest: tests/run.sh -L unit
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source launch/packages.sh
+
+require_packages "${build_packages[@]}" libgtest-dev hdf5-tools python3 python3-numpy python3-h5py python3-matplotlib \
+  clang-format procps
+cmake -S . -B build-tests -G Ninja -DBATON_TESTS=ON >build-tests.log 2>&1 || { tail -n 30 build-tests.log >&2; exit 1; }
+mv build-tests.log build-tests/configure.log
+ninja -C build-tests
+ctest --test-dir build-tests --output-on-failure -j "$(nproc)" "$@"
