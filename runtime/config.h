@@ -20,9 +20,9 @@ struct ModelConfig {
   bool tie_embeddings = false, gate_bias = false;
   std::string lrpe_layers = "0";
 
-  int64_t key_dim() const;    // K of one head, before LRPE doubles it
-  int64_t value_dim() const;  // V of one head
-  int64_t ffn_dim() const;    // ffn, or the family's default where it is 0
+  int64_t key_dim() const;        // K of one head, before LRPE doubles it
+  int64_t value_dim() const;      // V of one head
+  int64_t ffn_dim() const;        // ffn, or the family's default where it is 0
   std::string norm_name() const;  // norm, or the family's where it is auto
 };
 
@@ -34,7 +34,8 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 100, batch = 8, micro_batch = 0, window = 0, warmup = 0;
   std::string window_mode = "exact", schedule = "cosine";
-  double lr = 1e-3, lr_min = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1, decay_fraction = 0.2;
+  double lr = 1e-3, lr_min = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip = 1,
+         decay_fraction = 0.2;
 };
 
 struct EvalConfig {
@@ -107,7 +108,8 @@ void for_each_key(C& c, F&& f) {
   f("model.lrpe_layers", c.model.lrpe_layers, "layers with LRPE (tnl): all, none or a list such as 0,2");
   f("data.train", c.data.train, "training files (glob)");
   f("data.val", c.data.val, "validation files (glob)");
-  f("data.format", c.data.format, "auto, text (bytes), llmc (token shards) or spm (text through a SentencePiece model)");
+  f("data.format", c.data.format,
+    "auto, text (bytes), llmc (token shards) or spm (text through a SentencePiece model)");
   f("data.tokenizer", c.data.tokenizer, "SentencePiece model file, for spm");
   f("data.seq_len", c.data.seq_len, "tokens T_total of a sequence");
   f("data.separator", c.data.separator, "token id after which a document starts, or none");
@@ -147,11 +149,32 @@ void for_each_key(C& c, F&& f) {
   f("sample.seed", c.sample.seed, "seed of sampling");
 }
 
-/// "key = value" lines by section, as a config file; what run.dir/config.cfg holds.
+/// "key = value" lines by section, as a config file; what run.dir/config.cfg holds. A text that an INI line cannot hold
+/// as it stands (with '#', a line end, spaces at its ends) is written as a JSON string.
 std::string to_ini(const Config& config);
 
 /// Throws an input error naming key, value and rule. Looks at values alone, and at how they divide over the ranks.
 void validate(const Config& config, int world_size);
+
+/// Sets one value from its text; an input error names key, text and rule. Numbers are whole or finite, booleans true or
+/// false.
+void set_value(const std::string& key, const std::string& text, std::string& value);
+void set_value(const std::string& key, const std::string& text, int64_t& value);
+void set_value(const std::string& key, const std::string& text, double& value);
+void set_value(const std::string& key, const std::string& text, bool& value);
+
+/// The text of a value: set_value reads the same value back.
+std::string value_text(const std::string& value);
+std::string value_text(int64_t value);
+std::string value_text(double value);
+std::string value_text(bool value);
+
+/// Keys whose values differ, as "key: value in a -> value in b".
+std::vector<std::string> differences(const Config& a, const Config& b);
+
+/// The name nearest to `wrong` by edit distance; one given without its section is compared without, one
+/// that `wrong` abbreviates comes first.
+std::string nearest_name(const std::string& wrong, const std::vector<std::string>& names);
 
 /// Comma-separated indices below `count`, or "all" or "none". Throws an input error naming `key`.
 std::vector<int64_t> parse_index_list(const std::string& key, const std::string& text, int64_t count);
