@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "runtime/hdf5_file.h"
 #include "runtime/memory.h"
@@ -211,6 +213,7 @@ TEST_F(CheckpointTest, LeftoversOfKilledSavesAreReplaced) {
   for (int p = 0; p < 5; ++p) write_part(dir(6), sample.tensors(), p, 5);  // never committed
   EXPECT_TRUE(list_checkpoints(root_).empty());
   save(dir(6), 6, 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir(6)), {}), 4);
   save(dir(6), 6, 3, 77);  // again, in place of the first
   const CheckpointReader reader(dir(6));
   EXPECT_EQ(reader.state().seed, 77);
@@ -237,14 +240,39 @@ TEST_F(CheckpointTest, PruningKeepsTheNewest) {
   EXPECT_TRUE(fs::exists(root_ / "notes"));
 }
 
-/// Saves without end: every step twice, so that a checkpoint is also replaced.
-[[noreturn]] void save_forever(const fs::path& root, int64_t first_step) noexcept {
+/// Saves without end, every step twice, so that a checkpoint is also replaced. Writes a byte to `pipe` after each.
+[[noreturn]] void save_forever(const fs::path& root, int64_t first_step, int pipe) noexcept {
   for (int64_t step = first_step;; ++step) {
     for (int64_t seed : {1, 2}) {
       save(root / checkpoint_name(step), step, 3, seed);
       prune_checkpoints(root, 2);
+      if (write(pipe, "s", 1) != 1) std::terminate();
     }
   }
+}
+
+/// Starts a process that saves, and kills it after `num_saves` and a part of the next.
+void kill_during_save(const fs::path& root, int64_t first_step, int num_saves, double part) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) save_forever(root, first_step, ends[1]);
+  close(ends[1]);
+  auto last = std::chrono::steady_clock::now();
+  std::chrono::duration<double> save_time{0};
+  char byte = 0;
+  for (int i = 0; i < num_saves; ++i) {
+    ASSERT_EQ(read(ends[0], &byte, 1), 1) << "the saving process ended by itself";
+    const auto now = std::chrono::steady_clock::now();
+    save_time = now - std::exchange(last, now);
+  }
+  std::this_thread::sleep_for(save_time * part);
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  close(ends[0]);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the saving process ended by itself";
 }
 
 TEST_F(CheckpointTest, NewestLoadsWheneverASaveIsKilled) {
@@ -254,26 +282,19 @@ TEST_F(CheckpointTest, NewestLoadsWheneverASaveIsKilled) {
   int64_t newest = 1;
   int interrupted = 0;
   for (int kill_idx = 0; kill_idx < kKills; ++kill_idx) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) save_forever(root_, newest);
-    std::this_thread::sleep_for(std::chrono::microseconds(20000 + random() % 150000));
-    ASSERT_EQ(kill(child, SIGKILL), 0);
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        << "the saving process ended by itself with status " << status;
-
+    kill_during_save(root_, newest, 1 + kill_idx % 3, std::uniform_real_distribution(0.0, 1.0)(random));
+    if (HasFatalFailure()) return;
     for (const auto& entry : fs::directory_iterator(root_))
       interrupted += entry.path().extension() == ".tmp" || entry.path().extension() == ".old";
     const std::vector<std::string> dirs = list_checkpoints(root_);
     ASSERT_FALSE(dirs.empty());
+    for (const std::string& older : dirs) EXPECT_EQ(refusal(older), "accepted");
     const CheckpointReader reader(dirs.back());
     EXPECT_EQ(wrong_values(reader), 0);
     EXPECT_GE(reader.state().step, newest);
     newest = reader.state().step;
   }
-  EXPECT_GT(newest, 10) << "too few saves for the kills to mean anything";
+  EXPECT_GE(newest, 1 + kKills / 3) << "three saves reach the next step";
   EXPECT_GT(interrupted, kKills / 4) << "too few kills fell into a save";
 }
 
