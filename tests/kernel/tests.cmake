@@ -3,3 +3,8 @@ add_library(baton_reference STATIC reference/attention_reference.cpp reference/a
 target_link_libraries(baton_reference PUBLIC baton_kernels GTest::gtest)
 
 baton_test(kernel linear_attention_golden_test baton_reference)
+baton_test(kernel linear_attention_test baton_reference OpenMP::OpenMP_CXX)
+baton_test(kernel linear_attention_shards_test baton_reference)
+
+add_executable(linear_attention_benchmark kernel/linear_attention_benchmark.cpp)
+target_link_libraries(linear_attention_benchmark PRIVATE baton_kernels)
