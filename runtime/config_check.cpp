@@ -82,10 +82,7 @@ void check_model(const ModelConfig& m) {
   if (m.family == "gla") {
     check_expand("model.expand_k", m.expand_k, m);
     check_expand("model.expand_v", m.expand_v, m);
-    require(m.norm != "simple_rmsnorm", "model.norm", m.norm, "be auto, rmsnorm or layernorm where model.family = gla");
   } else {
-    require(m.norm == "auto" || m.norm == "simple_rmsnorm", "model.norm", m.norm,
-            "be auto or simple_rmsnorm where model.family = tnl");
     require(m.mixer == "vector" || m.mixer == "fixed", "model.mixer", m.mixer,
             "be left out where model.family = tnl, whose decay is fixed");
     parse_index_list("model.lrpe_layers", m.lrpe_layers, m.layers);

@@ -46,8 +46,6 @@ TEST(Config, RefusesEveryBadValueByItsKey) {
       {"model.vocab = 2147483648: ", [](Config& c) { c.model.vocab = int64_t{1} << 31; }},
       {"model.low_rank = 0: ", [](Config& c) { c.model.low_rank = 0; }},
       {"model.norm = batchnorm: ", [](Config& c) { c.model.norm = "batchnorm"; }},
-      {"model.norm = simple_rmsnorm: ", [](Config& c) { c.model.norm = "simple_rmsnorm"; }},
-      {"model.norm = layernorm: ", [](Config& c) { c.model.family = "tnl", c.model.norm = "layernorm"; }},
       {"model.norm_eps = 0: ", [](Config& c) { c.model.norm_eps = 0; }},
       {"model.slope = steep: ", [](Config& c) { c.model.slope = "steep"; }},
       {"model.lrpe_layers = 0,4: ", [](Config& c) { c.model.family = "tnl", c.model.lrpe_layers = "0,4"; }},
