@@ -1,6 +1,7 @@
 #include "launch/replay.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdio>
 
@@ -102,6 +103,9 @@ void ReplayReport::judge(const std::string& name, const Tensor& mine, const std:
     for (size_t i = 0; i < product.size(); ++i) product[i] = a.tensor.as<double>()[i] * b.tensor.as<double>()[i];
     denominator = std::max(denominator, norm(product.data(), static_cast<int64_t>(product.size())));
   }
+  // Below the dtype's smallest normal number digits run out: no relative accuracy can be asked there.
+  const double smallest = options_.dtype == DType::kFloat64 ? DBL_MIN : FLT_MIN;
+  if (denominator > 0) denominator = std::max(denominator, std::sqrt(static_cast<double>(n)) * smallest);
   const double error = norm(difference.data(), n) / (denominator > 0 ? denominator : 1.0);
   const double tolerance = options_.tolerance > 0 ? options_.tolerance : default_tolerance(options_.dtype);
   line(name, error, error <= tolerance);

@@ -8,6 +8,7 @@
 
 #include "launch/job.h"
 #include "launch/run_directory.h"
+#include "model/schedule.h"
 #include "runtime/log.h"
 #include "runtime/stop_request.h"
 
