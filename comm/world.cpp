@@ -7,9 +7,12 @@
 #include <exception>
 
 #include "comm/mpi_group.h"
+#include "comm/patience.h"
 
 namespace baton {
 namespace {
+
+constexpr double kFinalizeSeconds = 600;
 
 cpu_set_t bound_cores() {
   cpu_set_t cores;
@@ -48,7 +51,15 @@ World::World(int* argc, char*** argv) : exceptions_at_start_(std::uncaught_excep
 
 World::~World() {
   // A rank that unwinds must not wait for the others in MPI_Finalize: its end takes the job down.
-  if (std::uncaught_exceptions() == exceptions_at_start_) MPI_Finalize();
+  if (std::uncaught_exceptions() != exceptions_at_start_) return;
+  // MPI_Finalize waits for all ranks with its core busy; this wait does not.
+  MPI_Request all_here;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &all_here) == MPI_SUCCESS) {
+    Patience patience(kFinalizeSeconds);
+    int complete = 0;
+    while (MPI_Test(&all_here, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && !complete && patience.pause()) continue;
+  }
+  MPI_Finalize();
 }
 
 int World::rank() const {

@@ -1,9 +1,14 @@
 // Every check of tests/comm_checks.h over MPI: mpirun -np 4 build/tests/comm_dist_test. Returns 0 on every rank or 1 on
 // every rank.
+#include <chrono>
 #include <cstdio>
+#include <ctime>
+#include <thread>
+#include <utility>
 
 #include "comm/together.h"
 #include "comm/world.h"
+#include "runtime/memory.h"
 #include "tests/comm_checks.h"
 
 namespace baton {
@@ -11,6 +16,34 @@ namespace {
 
 /// Two pieces of the transport and a little.
 constexpr int64_t kLargeBytes = (int64_t{128} << 20) + 12;
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Rank 0 is late; the others wait for it and must leave their cores alone.
+void waiting_ranks_leave_the_core(Group& group) {
+  constexpr double kLateSeconds = 1, kCoreShare = 0.05;
+  OwnedTensor x({1000}, DType::kFloat32);
+  const std::vector<std::pair<const char*, std::function<void()>>> waits{
+      {"recv", [&] { group.recv(x, 0, {})->wait(); }},
+      {"all_reduce", [&] { group.all_reduce(x, ReduceOp::kSum, {}); }},
+      {"barrier", [&] { group.barrier(); }}};
+  for (const auto& [name, wait] : waits) {
+    group.barrier();
+    if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::duration<double>(kLateSeconds));
+    const double before = cpu_seconds();
+    if (group.rank() > 0 || std::string(name) != "recv") wait();
+    if (group.rank() == 0 && std::string(name) == "recv")
+      for (int r = 1; r < group.size(); ++r) group.send(x, r, {})->wait();
+    const double share =
+        all_reduce(group, group.rank() > 0 ? (cpu_seconds() - before) / kLateSeconds : 0, ReduceOp::kMax);
+    if (group.rank() == 0) std::printf("%-10s a waiting rank uses %.1f%% of a core\n", name, 100 * share);
+    CHECK(share < kCoreShare, "a rank that waits in {} uses {}% of a core", name, 100 * share);
+  }
+}
 
 void run_checks(World& world, Group& group) {
   checks::all_reduce_is_exact(group);
@@ -21,6 +54,8 @@ void run_checks(World& world, Group& group) {
   checks::wrap_moves_the_last_to_the_first(group);
   checks::together_agrees(group);
   if (group.size() == 2) checks::large_messages(group, kLargeBytes);
+
+  if (group.size() > 1) waiting_ranks_leave_the_core(group);
 
   // Groups of two, and of one where the number of ranks is odd.
   const auto pair = world.split(world.rank() / 2);

@@ -17,6 +17,17 @@ function(baton_dist_test name)
 endfunction()
 
 baton_dist_test(comm_dist_test LIBRARIES baton_comm NP 1 2 3 4 8)
-target_sources(comm_dist_test PRIVATE comm_checks.cpp)
+target_sources(comm_dist_test PRIVATE comm_checks.cpp scan_checks.cpp)
 add_test(NAME dist/comm_dist_test/without_mpirun COMMAND comm_dist_test)
 set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 300)
+
+# Not a test: what the transport costs, see its head.
+baton_dist_test(comm_bench LIBRARIES baton_comm)
+
+# A rank that is killed takes the job down.
+add_executable(killed_rank dist/killed_rank.cpp)
+target_link_libraries(killed_rank PRIVATE baton_comm)
+set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+add_test(NAME dist/killed_rank COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/killed_rank_test.py
+         $<TARGET_FILE:killed_rank> ${BATON_MPIRUN})
+set_tests_properties(dist/killed_rank PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)
