@@ -3,7 +3,6 @@
 #include <hdf5.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -53,20 +52,8 @@ Dims dims_of(const Shape& shape) {
 }
 
 Shape shape_of(const Dims& dims, int rank) {
-  std::array<int64_t, Shape::kMaxRank> d{};
-  std::copy(dims.begin(), dims.end(), d.begin());
-  switch (rank) {
-    case 1:
-      return {d[0]};
-    case 2:
-      return {d[0], d[1]};
-    case 3:
-      return {d[0], d[1], d[2]};
-    case 4:
-      return {d[0], d[1], d[2], d[3]};
-    default:
-      return {d[0], d[1], d[2], d[3], d[4]};
-  }
+  const std::vector<int64_t> sizes(dims.begin(), dims.begin() + rank);
+  return Shape(sizes);
 }
 
 Handle make_space(const Shape& shape) {
@@ -208,6 +195,29 @@ void Hdf5File::write(const std::string& name, const Tensor& x) {
                           "create dataset", name));
   if (x.numel() == 0) return;
   h5(H5Dwrite(dataset, type_of(x.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, x.data), "write dataset", name);
+}
+
+void Hdf5File::create(const std::string& name, const Shape& shape, DType dtype) {
+  const Access h5{*this};
+  const Handle dataset(h5(H5Dcreate2(file_, name.c_str(), type_of(dtype), make_space(shape), link_properties(),
+                                     dataset_properties(dtype, true), H5P_DEFAULT),
+                          "create dataset", name));
+}
+
+void Hdf5File::write_block(const std::string& name, const Shape& start, const Tensor& x) {
+  const Access h5{*this};
+  const Shape whole = shape(name);
+  bool inside = start.rank() == whole.rank() && x.shape.rank() == whole.rank();
+  for (int i = 0; inside && i < whole.rank(); ++i) inside = start[i] <= whole[i] && x.dim(i) <= whole[i] - start[i];
+  CHECK(inside, "{}: a block of shape {} at {} is outside dataset {} of shape {}", path_, x.shape.str(), start.str(),
+        name, whole.str());
+  CHECK(x.device.type == DeviceType::kCpu, "datasets are written from host memory only");
+  if (x.numel() == 0) return;
+  const Handle dataset = h5.dataset(name);
+  const Handle space = make_space(whole);
+  h5(H5Sselect_hyperslab(space, H5S_SELECT_SET, dims_of(start).data(), nullptr, dims_of(x.shape).data(), nullptr),
+     "select", name);
+  h5(H5Dwrite(dataset, type_of(x.dtype), make_space(x.shape), space, H5P_DEFAULT, x.data), "write dataset", name);
 }
 
 void Hdf5File::write_virtual(const std::string& name, const Shape& shape, DType dtype, const std::vector<Part>& parts) {

@@ -31,6 +31,10 @@ class Hdf5File {
   void read(const std::string& name, const Tensor& x) const;
   /// Creates a contiguous dataset (and its groups) and writes x from host memory. bfloat16 is stored as a 2-byte float.
   void write(const std::string& name, const Tensor& x);
+  /// Creates a dataset that reads as NaN (integers: -1, 255) where nothing was written, and writes blocks into it: the
+  /// elements [start, start + x.shape).
+  void create(const std::string& name, const Shape& shape, DType dtype);
+  void write_block(const std::string& name, const Shape& start, const Tensor& x);
   /// Creates the virtual dataset `name` of `shape`: rows [first_i, ...) come from dataset `name` of file_i (relative
   /// file names, looked up beside this file); what is missing reads as NaN, or as -1 (255) where dtype is an integer.
   struct Part {

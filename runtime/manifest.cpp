@@ -34,24 +34,6 @@ ordered_json to_json(const Shape& shape) {
   return dims;
 }
 
-Shape parse_shape(const ordered_json& json) {
-  const auto d = json.get<std::vector<int64_t>>();
-  switch (d.size()) {
-    case 1:
-      return {d[0]};
-    case 2:
-      return {d[0], d[1]};
-    case 3:
-      return {d[0], d[1], d[2]};
-    case 4:
-      return {d[0], d[1], d[2], d[3]};
-    case 5:
-      return {d[0], d[1], d[2], d[3], d[4]};
-    default:
-      throw Error(ExitCode::kInput, "manifest.json holds a shape of a wrong rank");
-  }
-}
-
 ordered_json lines_of(const std::string& text) {
   ordered_json lines = ordered_json::array();
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
@@ -103,8 +85,10 @@ Manifest Manifest::parse(const std::string& text) {
     for (const ordered_json& file : json.at("files"))
       m.files.push_back(
           {file.at("name"), {file.at("bytes"), std::stoll(file.at("checksum").get<std::string>(), nullptr, 16)}});
-    for (const auto& [name, entry] : json.at("tensors").items())
-      m.tensors[name] = {parse_shape(entry.at("shape")), parse_dtype(entry.at("dtype"))};
+    for (const auto& [name, entry] : json.at("tensors").items()) {
+      const auto dims = entry.at("shape").get<std::vector<int64_t>>();
+      m.tensors[name] = {Shape(dims), parse_dtype(entry.at("dtype"))};
+    }
     const auto lines = json.at("config").get<std::vector<std::string>>();
     for (size_t i = 0; i < lines.size(); ++i) m.config_ini += (i > 0 ? "\n" : "") + lines[i];
     return m;

@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <span>
-
 namespace baton {
 
 int64_t size_of(DType dtype) {
@@ -40,7 +38,7 @@ std::string to_string(DType dtype) {
   return "unknown";
 }
 
-Shape::Shape(std::initializer_list<int64_t> dims) {
+Shape::Shape(std::span<const int64_t> dims) {
   CHECK(dims.size() <= kMaxRank, "a shape has at most {} dimensions, not {}", kMaxRank, dims.size());
   for (int64_t d : dims) {
     CHECK(d >= 0, "a dimension must not be negative, got {}", d);
@@ -50,7 +48,8 @@ Shape::Shape(std::initializer_list<int64_t> dims) {
 
 int64_t Shape::numel() const {
   int64_t n = rank_ > 0 ? 1 : 0;
-  for (int i = 0; i < rank_; ++i) n *= dims_[i];
+  for (int i = 0; i < rank_; ++i)
+    CHECK(!__builtin_mul_overflow(n, dims_[i], &n), "a tensor of shape {} has too many elements", str());
   return n;
 }
 
@@ -65,8 +64,8 @@ Shape Shape::with_rows(int64_t rows) const {
 }
 
 Tensor Tensor::rows(int64_t first, int64_t count) const {
-  CHECK(first >= 0 && count >= 0 && first + count <= dim(0), "rows [{}, {}) are outside a tensor of shape {}", first,
-        first + count, shape.str());
+  CHECK(first >= 0 && count >= 0 && first <= dim(0) && count <= dim(0) - first,
+        "rows [{}, {}) are outside a tensor of shape {}", first, first + count, shape.str());
   Tensor t = *this;
   t.shape = shape.with_rows(count);
   const int64_t row_bytes = dim(0) > 0 ? bytes() / dim(0) : 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "runtime/error.h"
@@ -23,12 +24,13 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// Up to five dimensions, 64-bit each.
+/// Up to five dimensions, 64-bit each; so is their product.
 class Shape {
  public:
   static constexpr int kMaxRank = 5;
   Shape() = default;
-  Shape(std::initializer_list<int64_t> dims);
+  Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
   int64_t operator[](int dim) const { return dims_[dim]; }
