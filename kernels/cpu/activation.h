@@ -4,6 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cpu/vector_math.h"
+
 namespace baton {
 
 template <class T>

@@ -2,6 +2,7 @@
 #include "kernels/elementwise.h"
 
 #include <bit>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/activation.h"
@@ -158,10 +159,11 @@ double sum_of_squares(const Tensor& x, const Stream&) {
   std::vector<double> parts(num_blocks(n, kElementBlock));
   dispatch_float(x.dtype, [&]<class T>() {
     for_blocks(n, kElementBlock, [p = parts.data(), px = x.as<T>()](int64_t first, int64_t last) {
-      double sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = first; i < last; ++i) sum += static_cast<double>(px[i]) * static_cast<double>(px[i]);
-      p[first / kElementBlock] = sum;
+      const T* block = px + first;
+      p[first / kElementBlock] = sum_terms(last - first, [=](int64_t i) {
+        const double value = block[i];
+        return value * value;
+      });
     });
   });
   double total = 0;
@@ -174,12 +176,16 @@ bool all_finite(const Tensor& x, const Stream&) {
   std::vector<uint8_t> bad(num_blocks(n, kElementBlock));
   dispatch_float(x.dtype, [&]<class T>() {
     using Bits = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint64_t>;
-    constexpr Bits kExponent = std::is_same_v<T, float> ? Bits{0x7F800000u} : static_cast<Bits>(0x7FF0000000000000u);
-    for_blocks(n, kElementBlock, [p = bad.data(), px = x.as<T>()](int64_t first, int64_t last) {
-      Bits found = 0;
-#pragma omp simd reduction(| : found)
-      for (int64_t i = first; i < last; ++i) found |= (std::bit_cast<Bits>(px[i]) & kExponent) == kExponent ? 1 : 0;
-      p[first / kElementBlock] = found != 0;
+    const Bits infinity = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
+    for_blocks(n, kElementBlock, [=, p = bad.data(), px = x.as<T>()](int64_t first, int64_t last) {
+      // Without their sign, numbers are ordered as their bits are, infinity and NaN last.
+      Bits largest = 0;
+#pragma omp simd reduction(max : largest)
+      for (int64_t i = first; i < last; ++i) {
+        const Bits magnitude = std::bit_cast<Bits>(px[i]) << 1;
+        largest = magnitude > largest ? magnitude : largest;
+      }
+      p[first / kElementBlock] = (largest >> 1) >= infinity;
     });
   });
   return std::find(bad.begin(), bad.end(), 1) == bad.end();

@@ -5,6 +5,16 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/embedding.h"
 
+// As in vector_math.h: the vector versions of libmvec, without -ffast-math.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+extern "C" {
+__attribute__((simd("notinbranch"))) float sinf(float) noexcept;
+__attribute__((simd("notinbranch"))) float cosf(float) noexcept;
+__attribute__((simd("notinbranch"))) double sin(double) noexcept;
+__attribute__((simd("notinbranch"))) double cos(double) noexcept;
+}
+#endif
+
 namespace baton {
 namespace {
 

@@ -8,12 +8,17 @@
 #include <algorithm>
 #include <climits>
 
+#include "kernels/cpu/openblas_core.h"
 #include "kernels/cpu/parallel.h"
 
 namespace baton {
 namespace {
 
-constexpr int64_t kTileRows = 256, kTileColumns = 256;
+[[maybe_unused]] const bool kCoreChosen = choose_openblas_core();
+
+// Wide tiles cost least packing; few rows are cut finer, so that the gradient of a small weight has work for threads.
+constexpr int64_t kTileColumns = 512;
+int64_t tile_rows(int64_t M) { return M <= 512 ? 128 : 256; }
 
 CBLAS_TRANSPOSE cblas_trans(Trans trans) { return trans == Trans::kYes ? CblasTrans : CblasNoTrans; }
 
@@ -36,7 +41,7 @@ void gemm(const Gemm& g, const double* a, const double* b, double beta, double* 
 /// The tile of c that begins at (row, column), as `g` but no larger than a tile.
 template <class T>
 void gemm_tile(Gemm g, int64_t M, int64_t N, int64_t row, int64_t column, const T* a, const T* b, T beta, T* c) {
-  g.m = static_cast<int>(std::min(kTileRows, M - row));
+  g.m = static_cast<int>(std::min(tile_rows(M), M - row));
   g.n = static_cast<int>(std::min(kTileColumns, N - column));
   const T* a_tile = a + (g.trans_a == Trans::kYes ? row : row * g.lda);
   const T* b_tile = b + (g.trans_b == Trans::kYes ? column * g.ldb : column);
@@ -45,14 +50,15 @@ void gemm_tile(Gemm g, int64_t M, int64_t N, int64_t row, int64_t column, const 
 
 template <class T>
 void tiled_gemm(const Gemm& g, int64_t M, int64_t N, const T* a, const T* b, T beta, T* c) {
-  const int64_t across = num_blocks(N, kTileColumns), tiles = num_blocks(M, kTileRows) * across;
+  const int64_t rows = tile_rows(M);
+  const int64_t across = num_blocks(N, kTileColumns), tiles = num_blocks(M, rows) * across;
   const int threads = omp_get_max_threads();
 #pragma omp parallel num_threads(static_cast <int>(std::min <int64_t>(threads, tiles)))
   {
     omp_set_num_threads(1);  // of this task: OpenBLAS asks for it
 #pragma omp for schedule(static)
     for (int64_t tile = 0; tile < tiles; ++tile)
-      gemm_tile(g, M, N, tile / across * kTileRows, tile % across * kTileColumns, a, b, beta, c);
+      gemm_tile(g, M, N, tile / across * rows, tile % across * kTileColumns, a, b, beta, c);
   }
 }
 

@@ -19,6 +19,22 @@ void for_blocks(int64_t n, int64_t block, const F& f) {
   for (int64_t i = 0; i < blocks; ++i) f(i * block, std::min(n, (i + 1) * block));
 }
 
+/// term(0) + ... + term(n - 1), as four sums beside each other: one alone would wait for each addition.
+template <class F>
+double sum_terms(int64_t n, const F& term) {
+  const int64_t quarter = n / 4;
+  double a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < quarter; ++i) {
+    a += term(i);
+    b += term(i + quarter);
+    c += term(i + 2 * quarter);
+    d += term(i + 3 * quarter);
+  }
+  for (int64_t i = 4 * quarter; i < n; ++i) a += term(i);
+  return (a + b) + (c + d);
+}
+
 /// sum[j] += parts[0][j] + parts[1][j] + ..., in this order and in double; parts [count, width].
 template <class T, class P>
 void add_parts(const P* parts, int64_t count, int64_t width, T* sum) {

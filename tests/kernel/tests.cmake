@@ -8,3 +8,7 @@ baton_test(kernel linear_attention_shards_test baton_reference)
 
 add_executable(linear_attention_benchmark kernel/linear_attention_benchmark.cpp)
 target_link_libraries(linear_attention_benchmark PRIVATE baton_kernels)
+foreach(op matmul norm elementwise embedding loss adamw)
+  baton_test(kernel ${op}_test baton_kernels)
+endforeach()
+target_link_libraries(matmul_test PRIVATE OpenBLAS::OpenBLAS)
