@@ -65,7 +65,7 @@ Shape Shape::with_rows(int64_t rows) const {
 
 Tensor Tensor::rows(int64_t first, int64_t count) const {
   CHECK(first >= 0 && count >= 0 && first <= dim(0) && count <= dim(0) - first,
-        "rows [{}, {}) are outside a tensor of shape {}", first, first + count, shape.str());
+        "{} rows from row {} are outside a tensor of shape {}", count, first, shape.str());
   Tensor t = *this;
   t.shape = shape.with_rows(count);
   const int64_t row_bytes = dim(0) > 0 ? bytes() / dim(0) : 0;
