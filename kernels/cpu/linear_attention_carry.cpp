@@ -105,31 +105,35 @@ class BackwardStage : Carry<Real, Side::kBackward> {
   const AttentionChunks& dchunks_;
 };
 
-/// Walks the chunks of every row of every state: next = decay * previous + what `next` holds.
+/// Walks the chunks of some rows of every state: next = decay * previous + what `next` holds.
 template <class Real, Side kSide>
 void advance(const AttentionShape& s, const AttentionChunks& chunks, const Tensor& states, const Tensor& first,
              const Tensor& last) {
-  const int64_t num_chunks = s.num_chunks(), num_rows = s.B * s.H * s.K;
   constexpr bool kForward = kSide == Side::kForward;
+  constexpr int64_t kRows = 16;
+  const int64_t num_chunks = s.num_chunks(), groups = (s.K + kRows - 1) / kRows;
 #pragma omp parallel for schedule(static)
-  for (int64_t item = 0; item < num_rows; ++item) {
-    const int64_t head = item / s.K, row = item % s.K;
+  for (int64_t item = 0; item < s.B * s.H * groups; ++item) {
+    const int64_t head = item / groups, row = item % groups * kRows, count = std::min(kRows, s.K - row);
     Real* state = states.as<Real>() + (head * (num_chunks + 1) * s.K + row) * s.V;
     Real* previous = state + (kForward ? 0 : num_chunks * s.K * s.V);
-    std::copy_n(first.as<Real>() + item * s.V, s.V, previous);
+    std::copy_n(first.as<Real>() + (head * s.K + row) * s.V, count * s.V, previous);
     for (int64_t step = 0; step < num_chunks; ++step) {
       const int64_t chunk = kForward ? step : num_chunks - 1 - step;
       Real* next = state + (kForward ? chunk + 1 : chunk) * s.K * s.V;
-      const Real decay = chunks.decay_k.as<Real>()[(head * num_chunks + chunk) * s.K + row];
+      const Real* decay_k = chunks.decay_k.as<Real>() + (head * num_chunks + chunk) * s.K + row;
       if (s.gate == GateKind::kBilinear) {
         const Real* decay_v = chunks.decay_v.as<Real>() + (head * num_chunks + chunk) * s.V;
-        for (int64_t c = 0; c < s.V; ++c) next[c] += decay * decay_v[c] * previous[c];
+        for (int64_t i = 0; i < count * s.V; ++i) next[i] += decay_k[i / s.V] * decay_v[i % s.V] * previous[i];
       } else {
-        for (int64_t c = 0; c < s.V; ++c) next[c] += decay * previous[c];
+        for (int64_t r = 0; r < count; ++r) {
+#pragma omp simd
+          for (int64_t i = r * s.V; i < (r + 1) * s.V; ++i) next[i] += decay_k[r] * previous[i];
+        }
       }
       previous = next;
     }
-    std::copy_n(previous, s.V, last.as<Real>() + item * s.V);
+    std::copy_n(previous, count * s.V, last.as<Real>() + (head * s.K + row) * s.V);
   }
 }
 

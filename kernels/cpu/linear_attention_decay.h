@@ -55,7 +55,11 @@ class Decay {
       Real* sums = level + count * width_;
       for (int64_t i = 0; i < count / 2; ++i) {
         const Real* pair = level + 2 * i * width_;
-        for (int64_t c = 0; c < width_; ++c) sums[i * width_ + c] = pair[c] + pair[width_ + c];
+        Real* sum = sums + i * width_;
+        if (width_ == 1) sum[0] = pair[0] + pair[1];
+        for (int64_t c = 0; channels() && c < width_; c += kLanes<Real>) {
+          store(sum + c, load(pair + c) + load(pair + width_ + c));
+        }
       }
       level = sums;
     }
@@ -72,11 +76,10 @@ class Decay {
     const Real* level = node_;
     for (int64_t m = 1; m < rows_; m *= 2) {
       body(m);
-      for (int64_t t = 0; t < rows_; ++t) {
-        const Real* sibling = level + ((t / m) ^ 1) * width_;
-        Real* x = ((t & m) != 0 ? through_ : after_) + t * width_;
-#pragma omp simd
-        for (int64_t c = 0; c < width_; ++c) x[c] *= sibling[c];
+      for (int64_t first = 0; first < rows_; first += 2 * m) {
+        const Real* pair = level + first / m * width_;
+        scale_by(m, pair + width_, after_ + first * width_);
+        scale_by(m, pair, through_ + (first + m) * width_);
       }
       level += rows_ / m * width_;
     }
@@ -98,6 +101,18 @@ class Decay {
   }
 
  private:
+  /// Multiplies `count` tokens by one decay.
+  void scale_by(int64_t count, const Real* decay, Real* x) const {
+    if (width_ == 1) {
+      for (int64_t t = 0; t < count; ++t) x[t] *= decay[0];
+      return;
+    }
+    for (int64_t c = 0; c < width_; c += kLanes<Real>) {
+      const Vec<Real> factor = load(decay + c);
+      for (Real *p = x + c, *end = p + count * width_; p != end; p += width_) store(p, load(p) * factor);
+    }
+  }
+
   void read_gates(const Tensor& gates, const AttentionInputs& in, const Stretch& at) {
     const AttentionShape& s = in.shape;
     if (channels()) {

@@ -56,7 +56,8 @@ inline Stretch whole_chunk(const AttentionShape& s, int64_t batch, int64_t head,
   return {batch, head, chunk, chunk * kChunk, std::min(kChunk, s.T - chunk * kChunk)};
 }
 
-/// Runs stage.run(stretch) for every chunk, in parallel; each thread makes its own Stage.
+/// Runs stage.run(stretch) for every chunk, in parallel; each thread makes its own Stage. Heads run innermost, as they
+/// lie in memory.
 template <class Stage, class... Args>
 void for_each_chunk(const AttentionShape& s, const Args&... args) {
   const int64_t num_chunks = s.num_chunks(), num_items = s.B * s.H * num_chunks;
@@ -65,8 +66,8 @@ void for_each_chunk(const AttentionShape& s, const Args&... args) {
     Stage stage(args...);
 #pragma omp for schedule(static)
     for (int64_t item = 0; item < num_items; ++item) {
-      const int64_t row = item / num_chunks;
-      stage.run(whole_chunk(s, row / s.H, row % s.H, item % num_chunks));
+      const int64_t row = item / s.H;
+      stage.run(whole_chunk(s, row / num_chunks, item % s.H, row % num_chunks));
     }
   }
 }
@@ -82,8 +83,10 @@ void load_tile(const Tensor& x, const AttentionShape& s, const Stretch& at, int6
   const int64_t width = padded<Real>(dim);
   const Real* from = token_row<Real>(x, s, at, dim);
   for (int64_t t = 0; t < at.n; ++t, from += s.H * dim, tile += width) {
-    for (int64_t c = 0; c < dim; ++c) tile[c] = scale * from[c];
-    std::fill(tile + dim, tile + width, Real{0});
+    int64_t c = 0;
+    for (; c + kLanes<Real> <= dim; c += kLanes<Real>) store(tile + c, scale * load(from + c));
+    for (; c < dim; ++c) tile[c] = scale * from[c];
+    for (; c < width; ++c) tile[c] = 0;
   }
   std::fill(tile, tile + (tile_rows<Real>(at.n) - at.n) * width, Real{0});
 }
