@@ -123,10 +123,10 @@ void for_each_key(C& c, F&& f) {
   f("train.schedule", c.train.schedule, "cosine, linear, constant or wsd, after a linear warm-up");
   f("train.warmup", c.train.warmup, "warm-up steps");
   f("train.decay_fraction", c.train.decay_fraction, "part of the steps in which wsd decays");
-  f("train.beta1", c.train.beta1, "AdamW");
-  f("train.beta2", c.train.beta2, "AdamW");
-  f("train.eps", c.train.eps, "AdamW");
-  f("train.weight_decay", c.train.weight_decay, "AdamW, decoupled; none on norms and biases");
+  f("train.beta1", c.train.beta1, "decay of AdamW's first moment");
+  f("train.beta2", c.train.beta2, "decay of AdamW's second moment");
+  f("train.eps", c.train.eps, "epsilon of AdamW");
+  f("train.weight_decay", c.train.weight_decay, "decoupled weight decay of AdamW; none on norms and biases");
   f("train.clip", c.train.clip, "bound of the global gradient norm; 0: none");
   f("eval.every", c.eval.every, "steps between validations; 0: at the end only");
   f("eval.tokens", c.eval.tokens, "tokens of the held-out set that are used");

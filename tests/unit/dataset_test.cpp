@@ -65,7 +65,7 @@ std::string shard(int32_t magic, int32_t version, const std::vector<T>& tokens, 
   header[2] = static_cast<int32_t>(claimed >= 0 ? claimed : static_cast<int64_t>(tokens.size()));
   std::string bytes(1024 + tokens.size() * sizeof(T), '\0');
   std::memcpy(bytes.data(), header.data(), 1024);
-  std::memcpy(bytes.data() + 1024, tokens.data(), tokens.size() * sizeof(T));
+  if (!tokens.empty()) std::memcpy(bytes.data() + 1024, tokens.data(), tokens.size() * sizeof(T));
   return bytes;
 }
 

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -168,6 +171,34 @@ TEST(ConsoleLine, PlainLinesWhereThereIsNoTerminal) {
   line.show("step 2");
   line.end();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "step 1\nstep 2\n");
+}
+
+/// What a terminal receives from ConsoleLine in a process whose output is that terminal.
+std::string on_terminal(unsigned short columns) {
+  winsize size{};
+  size.ws_col = columns, size.ws_row = 24;
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("PMIX_RANK");
+    ConsoleLine line;
+    line.show("step 10 of 12");
+    line.show("step 11");
+    line.end();
+    _exit(0);
+  }
+  std::string text;
+  char buffer[256];
+  for (ssize_t n; (n = read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+  close(terminal);
+  waitpid(child, nullptr, 0);
+  return text;
+}
+
+TEST(ConsoleLine, RewritesItsLineOnATerminal) {
+  EXPECT_EQ(on_terminal(80), "\rstep 10 of 12\rstep 11      \r\n");
+  EXPECT_EQ(on_terminal(8), "\rstep 10\rstep 11\r\n");  // cut, as a wrapped line cannot be rewritten
 }
 
 TEST(Log, OneLineWithRankAndStep) {
