@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "launch/options.h"
+#include "runtime/config_keys.h"
 #include "runtime/error.h"
 
 namespace baton {

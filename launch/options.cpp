@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "launch/commands.h"
+#include "runtime/config_keys.h"
 #include "runtime/error.h"
 
 namespace baton {

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/config_keys.h"
 #include "runtime/error.h"
 
 namespace baton {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "runtime/config_keys.h"
 #include "tests/unit/error_text.h"
 
 namespace baton {
