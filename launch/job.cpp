@@ -22,7 +22,7 @@ Job::Job(const Command& command, World& world_ranks, Group& world) : config(comm
                 "model.vocab = {}: the data has {} token ids, so it must be at least that", config.model.vocab,
                 data->vocab());
   });
-  omp_set_num_threads(config.run.threads > 0 ? static_cast<int>(config.run.threads) : world_ranks.default_threads());
+  if (config.run.threads > 0) omp_set_num_threads(static_cast<int>(config.run.threads));
   sp = world_ranks.split(ranks.topology.dp_rank());
   ranks.world = &world;
   ranks.sp = sp.get();

@@ -3,6 +3,8 @@
 //   baton train --config configs/gla-tiny.cfg
 //   mpirun -np 4 baton replay golden/operator.h5
 //   baton --help
+#include <omp.h>
+
 #include <cstdio>
 #include <optional>
 
@@ -16,6 +18,7 @@ namespace baton {
 namespace {
 
 ExitCode run_command(const Command& command, World& world, Group& group) {
+  omp_set_num_threads(world.default_threads());
   if (command.name == "replay") {
     ReplayOptions options;
     together(group, [&] { options = parse_replay_options(command); });

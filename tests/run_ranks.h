@@ -1,6 +1,8 @@
 // Simulated ranks: f runs once a rank, each on its own thread with its own Group. Rethrows what the lowest rank threw.
 #pragma once
 
+#include <omp.h>
+
 #include <exception>
 #include <functional>
 #include <thread>
@@ -16,6 +18,7 @@ inline void run_ranks(int num_ranks, const std::function<void(Group&)>& f, uint6
   std::vector<std::thread> threads;
   for (size_t r = 0; r < groups.size(); ++r)
     threads.emplace_back([&f, &error = errors[r], group = std::move(groups[r])]() mutable {
+      omp_set_num_threads(1);  // of this thread: the ranks share the cores
       group->set_deadline(60);
       try {
         f(*group);

@@ -1,3 +1,6 @@
 # Tests of label sim: baton_test(sim NAME LIBRARIES...)
 baton_test(sim comm_test baton_comm)
 target_sources(comm_test PRIVATE comm_checks.cpp scan_checks.cpp)
+baton_test(sim model_test baton_model)
+target_sources(model_test PRIVATE model_runner.cpp)
+baton_test(sim replay_test baton_launch)
