@@ -1,0 +1,62 @@
+// What host code asks of CUDA: devices, memory, streams and events, in host C++. A build without the CUDA backend has
+// these too; there num_devices() is 0 and everything else throws.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/stream.h"
+
+namespace baton::cuda {
+
+/// Devices this process sees; 0 without a driver, too.
+int num_devices();
+std::string device_name(int index);
+/// Total and free bytes of a device.
+struct DeviceMemory {
+  int64_t total = 0, free = 0;
+};
+DeviceMemory device_memory(int index);
+
+/// Makes the device current for this thread, once at start.
+void set_device(int index);
+
+void* allocate(int64_t bytes, int index);
+void release(void* data) noexcept;
+/// Number of allocate() calls so far, so that a test can show that none is made after step 0.
+int64_t num_allocations();
+/// Asynchronous on the stream; either side may be host memory (then pageable copies wait).
+void copy(const void* from, void* to, int64_t bytes, const Stream& stream);
+void set_zero(void* data, int64_t bytes, const Stream& stream);
+
+/// Owns a CUDA stream. high_priority: for what others wait for (the state scan).
+class OwnedStream {
+ public:
+  OwnedStream(int index, bool high_priority);
+  ~OwnedStream();
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+  const Stream& stream() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+/// Orders streams: record on one, wait on another (the host does not wait).
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(const Stream& stream);
+  void wait_on(const Stream& stream);
+  bool done() const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+void synchronize(const Stream& stream);
+
+}  // namespace baton::cuda
