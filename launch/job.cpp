@@ -62,7 +62,7 @@ RunState load_checkpoint(const std::string& key, const std::string& dir, const J
     for (const std::string& change : differences(saved, job.config)) {
       CHECK_INPUT(!change.starts_with("model."), "{} = {}: its model is another one ({}); [model] must match", key, dir,
                   change);
-      if (job.root()) fmt::print("changed since the checkpoint: {}\n", change);
+      if (job.root() && key == "checkpoint.resume") fmt::print("changed since the checkpoint: {}\n", change);
     }
     reader.read(tensors);
   });
