@@ -2,17 +2,36 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "launch/run_directory.h"
 #include "runtime/log.h"
 
 namespace baton {
 
+namespace {
+
+/// Ranks that the configuration is for: a sample is one rank's work, a plan may be of more ranks than it runs on.
+int planned_ranks(const Command& command, int world_size) {
+  if (command.name == "sample") return 1;
+  const int64_t sp = command.config.parallel.sp;
+  const bool larger = command.name == "plan" && sp > world_size && sp <= std::numeric_limits<int32_t>::max();
+  return larger ? static_cast<int>(sp) : world_size;
+}
+
+}  // namespace
+
 Job::Job(const Command& command, World& world_ranks, Group& world) : config(command.config), world(world) {
+  const bool sampling = command.name == "sample";
+  if (sampling) config.parallel.sp = 1;
   together(world, [&] {
-    validate(config, world.size());
-    ranks.topology = Topology::make(world.size(), world.rank(), static_cast<int>(config.parallel.sp));
+    const int num_ranks = planned_ranks(command, world.size());
+    validate(config, num_ranks);
+    ranks.topology =
+        Topology::make(std::max(num_ranks, world.size()), world.rank(), static_cast<int>(config.parallel.sp));
+    if (sampling) return;  // the checkpoint knows its vocabulary
     if (!config.data.train.empty()) train.emplace(config.data, "data.train", config.data.train);
     if (!config.data.val.empty()) val.emplace(config.data, "data.val", config.data.val);
     const Dataset* data = train ? &*train : val ? &*val : nullptr;

@@ -13,7 +13,8 @@
 namespace baton {
 
 struct Job {
-  /// Collective. Validates on all ranks before anything is allocated. Opens data.train and data.val where they are set.
+  /// Collective. Validates on all ranks before anything is allocated. Opens data.train and data.val where they are set
+  /// (not for `sample`). `sample` takes any parallel.sp, `plan` also one above the number of ranks.
   Job(const Command& command, World& world_ranks, Group& world);
 
   bool root() const { return world.rank() == 0; }

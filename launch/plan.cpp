@@ -1,7 +1,7 @@
 // baton plan: what a configuration would take, without allocating it.
 //
 //   baton plan --config configs/gla-1.3b.cfg
-//   mpirun -np 8 baton plan --config configs/gla-1.3b.cfg --data.seq_len 1048576 --train.window 131072
+//   baton plan --config configs/gla-1.3b.cfg --parallel.sp 8 --data.seq_len 1048576 --train.window 131072
 #include "launch/job.h"
 #include "runtime/log.h"
 
@@ -36,8 +36,8 @@ ExitCode run_plan(Job& job) {
              format_bytes(sp > 1 ? 2 * state_bytes : 0), W, num_micro,
              W > 1 ? fmt::format("; between windows {}", format_bytes(sp > 1 ? 2 * state_bytes : 0)) : "");
   fmt::print("{} ranks (dp {} x sp {}), shards of up to {} tokens, {} tokens a step, {:.3g} FLOP a token\n",
-             job.world.size(), dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp), c.train.batch * c.data.seq_len,
-             trainer.flops_per_token());
+             job.ranks.topology.world_size, dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp),
+             c.train.batch * c.data.seq_len, trainer.flops_per_token());
   return ExitCode::kDone;
 }
 

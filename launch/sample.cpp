@@ -5,41 +5,60 @@
 
 #include "launch/job.h"
 #include "launch/sampler.h"
-#include "runtime/tokenizer.h"
+#include "launch/text_stream.h"
 
 namespace baton {
+namespace {
+
+/// Bytes as they are, zeros too.
+void show(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const Config& c) {
+  auto tokenizer =
+      c.data.tokenizer.empty() ? make_byte_tokenizer() : make_spm_tokenizer("data.tokenizer", c.data.tokenizer);
+  CHECK_INPUT(!c.data.tokenizer.empty() || c.model.vocab == tokenizer->vocab(),
+              "data.tokenizer = \"\": the model has {} token ids, so its text is not made of bytes; give its tokenizer",
+              c.model.vocab);
+  CHECK_INPUT(tokenizer->vocab() <= c.model.vocab, "data.tokenizer = {}: has {} token ids, the model only {}",
+              c.data.tokenizer, tokenizer->vocab(), c.model.vocab);
+  return tokenizer;
+}
+
+}  // namespace
 
 ExitCode run_sample(Job& job) {
-  const Config& config = job.config;
+  Config& config = job.config;
   std::string checkpoint;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> prompt;
   together(job.world, [&] {
     checkpoint = checkpoint_to_read(config);
-    if (job.config.model.vocab == 0)
-      job.config.model.vocab =
-          config_from_ini(CheckpointReader(checkpoint, false).config_ini(), checkpoint).model.vocab;
+    if (config.model.vocab == 0)
+      config.model.vocab = config_from_ini(CheckpointReader(checkpoint, false).config_ini(), checkpoint).model.vocab;
+    tokenizer = make_tokenizer(config);
+    prompt = tokenizer->encode(config.sample.prompt);
+    if (prompt.empty()) prompt = tokenizer->encode("\n");
+    CHECK_INPUT(!prompt.empty(), "sample.prompt = \"\": this tokenizer needs a text to begin with");
   });
   Sampler sampler(config.model, config.run.dtype == "float64" ? DType::kFloat64 : DType::kFloat32);
   load_checkpoint("checkpoint", checkpoint, job, parameter_tensors(sampler.model().parameters()));
   if (!job.root()) return ExitCode::kDone;  // one sequence, one rank
-  const auto tokenizer = config.data.tokenizer.empty() ? make_byte_tokenizer()
-                                                       : make_spm_tokenizer("data.tokenizer", config.data.tokenizer);
-  std::vector<int32_t> text = tokenizer->encode(config.sample.prompt);
-  if (text.empty()) text = tokenizer->encode("\n");
-  const std::vector<double>* logits = &sampler.feed(text);
-  std::fputs(config.sample.prompt.c_str(), stdout);
-  std::string shown = tokenizer->decode(text);
+  TextStream stream(*tokenizer);
+  for (int32_t token : prompt) stream.put(token);
+  stream.finish();
+  show(config.sample.prompt);
+  const std::vector<double>* logits = &sampler.feed(prompt);
   for (int64_t i = 0; i < config.sample.tokens; ++i) {
-    text.push_back(draw_token(*logits, config.sample, i));
-    logits = &sampler.feed({text.back()});
-    if (config.data.tokenizer.empty()) {
-      std::fputs(tokenizer->decode({text.back()}).c_str(), stdout);
-      continue;
-    }
-    const std::string all = tokenizer->decode(text);  // pieces depend on their neighbours
-    if (all.size() > shown.size()) std::fputs(all.c_str() + shown.size(), stdout);
-    shown = all;
+    // A vocabulary may be padded past the tokenizer's.
+    const int32_t token =
+        draw_token(std::span(*logits).first(static_cast<size_t>(tokenizer->vocab())), config.sample, i);
+    show(stream.put(token));
+    logits = &sampler.feed({token});
   }
-  std::fputs("\n", stdout);
+  show(stream.finish() + "\n");
   return ExitCode::kDone;
 }
 

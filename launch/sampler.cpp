@@ -47,7 +47,7 @@ const std::vector<double>& Sampler::feed(const std::vector<int32_t>& tokens) {
   return logits_;
 }
 
-int32_t draw_token(const std::vector<double>& logits, const SampleConfig& config, int64_t index) {
+int32_t draw_token(std::span<const double> logits, const SampleConfig& config, int64_t index) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   if (config.temperature == 0) return static_cast<int32_t>(likeliest - logits.begin());
   std::vector<int32_t> order(logits.size());

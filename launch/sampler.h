@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "model/model.h"
 
@@ -35,6 +37,6 @@ class Sampler {
 
 /// Draws a token: softmax(logits / temperature) over the top_k likeliest (0: all); the likeliest where temperature is
 /// 0. Depends on (seed, index) alone.
-int32_t draw_token(const std::vector<double>& logits, const SampleConfig& config, int64_t index);
+int32_t draw_token(std::span<const double> logits, const SampleConfig& config, int64_t index);
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 #include "launch/job.h"
 #include "launch/run_directory.h"
 #include "model/schedule.h"
+#include "model/state_dump.h"
 #include "runtime/log.h"
 #include "runtime/stop_request.h"
 
@@ -51,6 +52,7 @@ class TrainingRun {
  private:
   void save();
   bool evaluate();
+  std::unique_ptr<StateDump> make_dump(int64_t step) const;
   void report(const StepResult& step, double step_s);
   bool due(int64_t every) const {
     return (every > 0 && state_.step % every == 0) || state_.step == config_.train.steps;
@@ -122,6 +124,14 @@ bool TrainingRun::evaluate() {
   return !r.abandoned;
 }
 
+std::unique_ptr<StateDump> TrainingRun::make_dump(int64_t step) const {
+  std::unique_ptr<StateDump> dump;
+  if (config_.dump.every == 0 || step % config_.dump.every != 0) return dump;
+  together(job_.world,
+           [&] { dump = std::make_unique<StateDump>(config_, job_.ranks.topology, config_.run.dir + "/dumps", step); });
+  return dump;
+}
+
 void TrainingRun::report(const StepResult& step, double step_s) {
   const double mem = static_cast<double>(peak_memory_bytes());
   const auto mem_bytes = static_cast<int64_t>(all_reduce(job_.world, mem, ReduceOp::kMax));
@@ -155,12 +165,15 @@ ExitCode TrainingRun::run() {
   started_ = Clock::now();
   while (state_.step < config_.train.steps && stop == Stop::kNo) {
     const auto start = Clock::now();
-    const StepResult step = trainer_.train_step(*job_.train, state_.step + 1, state_.samples, should_abandon, {});
+    const auto dump = make_dump(state_.step + 1);
+    const StepResult step = trainer_.train_step(*job_.train, state_.step + 1, state_.samples, should_abandon,
+                                                dump ? dump->probe() : Probe{});
     if (step.abandoned) {
       stop = Stop::kNow;
       break;
     }
     const double step_s = seconds_since(start);
+    if (dump) dump->commit(job_.world);
     ++state_.step;
     state_.samples += config_.train.batch;
     state_.tokens += step.tokens;

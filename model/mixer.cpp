@@ -67,7 +67,7 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);
   dpass.scan->finish(stream);
   attention_gradients(in, s.chunks, s.dchunks, dout, {s.dq, s.dk, s.dv, s.dgk, s.dgv}, stream);
-  if (probe) probe(layer_, in, s.chunks, s.dchunks);
+  if (probe) probe({layer_, batch.range, in, s.chunks, s.dchunks, dout});
   project_backward(a, s, batch, stream);
 }
 

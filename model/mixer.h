@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "comm/state_scan.h"
+#include "comm/topology.h"
 #include "model/blocks.h"
 
 namespace baton {
@@ -15,6 +16,7 @@ struct Batch {
   Tensor tokens, targets;  // int32 [B, T]
   Tensor starts;           // uint8 [B, T]
   Tensor positions;        // int64 [B, T], in the document
+  Range range;             // of the shard in its sequence; for probes alone
 };
 
 /// How the state crosses this shard's borders in one pass: entering [B, H, K, V] and leaving, owned by the caller.
@@ -24,9 +26,15 @@ struct StatePass {
   Tensor entering, leaving;
 };
 
-/// Sees a layer's operator when states and their gradients are both known, at the end of its backward.
-using Probe = std::function<void(int64_t layer, const AttentionInputs&, const AttentionChunks& chunks,
-                                 const AttentionChunks& dchunks)>;
+/// A layer's operator when states and their gradients are both known, at the end of its backward.
+struct Probed {
+  int64_t layer = 0;
+  Range range;  // of the shard in its sequence
+  const AttentionInputs& in;
+  const AttentionChunks &chunks, &dchunks;
+  const Tensor& dout;
+};
+using Probe = std::function<void(const Probed&)>;
 
 class Mixer {
  public:

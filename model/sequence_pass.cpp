@@ -51,7 +51,7 @@ Batch SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadTok
   };
   CHECK(range.size() <= capacity_.tokens.dim(1), "a shard of {} tokens exceeds the {} laid out", range.size(),
         capacity_.tokens.dim(1));
-  Batch batch{cut(capacity_.tokens), cut(capacity_.targets), cut(capacity_.starts), cut(capacity_.positions)};
+  Batch batch{cut(capacity_.tokens), cut(capacity_.targets), cut(capacity_.starts), cut(capacity_.positions), range};
   load(range, batch);
   return batch;
 }

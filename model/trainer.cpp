@@ -70,7 +70,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
       });
     };
     const auto r = pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens, load,
-                                should_abandon, probe, stream);
+                                should_abandon, m == 0 ? probe : Probe{}, stream);
     if (r.abandoned) return {.abandoned = true};
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;

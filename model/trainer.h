@@ -42,6 +42,7 @@ class Trainer {
   Trainer(const Config& config, Purpose purpose, const Ranks& ranks, bool measuring);
 
   /// Step `step` (from 1) on samples [state.samples, + batch). Throws Error(kNotFinite) before touching the weights.
+  /// The probe sees the first micro-batch of each dp rank.
   StepResult train_step(const Dataset& data, int64_t step, int64_t first_sample, const ShouldAbandon& should_abandon,
                         const Probe& probe);
   /// The first eval.tokens of the set, the same at any rank count.

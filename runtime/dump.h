@@ -1,8 +1,8 @@
 // Dumps: dumps/step-00000010.h5, what the model held at some step at global positions that are multiples of the grid.
 // Paths and shapes do not depend on the rank count, so h5diff compares runs; only those of /sp do.
 //   /layer.3/state, /layer.3/dstate  [B, num_grid, H, K, V]  the state between tokens p - 1 and p, and its gradient
-//   /layer.3/gate                    [B, num_grid, ...]      log gates of token p
-//   /sp/layer.3/entering             [P, B, H, K, V]         what really crossed to each rank
+//   /layer.3/gate                    [B, num_grid, ...]      log gates of token p; bilinear also gate_v
+//   /sp/layer.3/entering             [P, B, H, K, V]         what really crossed to each rank; W P rows of W windows
 // Every rank writes blocks to a file of its own, which is a plain log; one rank merges them, one block in memory at a
 // time, since serial HDF5 has one writer a file and shared filesystems do not keep apart what two hosts write to a
 // page.

@@ -84,8 +84,8 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     fill_weights(model->table(), model->parameters().values, run.seed);
     if (change) change(model->table(), model->parameters().values);
     const auto r = pass->train(
-        plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, {}, {},
-        stream);
+        plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, {},
+        run.probe ? run.probe(group) : Probe{}, stream);
     const Tensor gradients = model->parameters().gradients;
     group.all_reduce(gradients, ReduceOp::kSum, stream);
     const std::lock_guard lock(mutex);

@@ -1,0 +1,185 @@
+// Dumps of a small model: the same at any number of ranks and windows, and the per-token loop's states.
+#include "model/state_dump.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/hdf5_file.h"
+#include "tests/model_runner.h"
+#include "tests/reference/attention_runner.h"
+#include "tests/unit/scratch_dir.h"
+
+namespace baton::test {
+namespace {
+
+constexpr int64_t kGrid = 24;
+
+struct Dataset {
+  Shape shape;
+  std::vector<double> values;
+};
+using Dump = std::map<std::string, Dataset>;  // by path, such as "layer.0/state"
+
+void read_group(const Hdf5File& file, const std::string& group, Dump& dump) {
+  for (const std::string& name : file.list(group.empty() ? "/" : group)) {
+    const std::string path = group.empty() ? name : group + "/" + name;
+    if (file.is_group(path)) {
+      read_group(file, path, dump);
+      continue;
+    }
+    const OwnedTensor x(file.shape(path), DType::kFloat64);
+    file.read(path, x);
+    dump[path] = {x.tensor.shape, {x.tensor.as<double>(), x.tensor.as<double>() + x.tensor.numel()}};
+  }
+}
+
+/// Runs a model with a dump of every layer, and reads it.
+Dump dump_of(ModelRun run, const std::string& what = "state,dstate,gate", const std::string& layers = "all") {
+  const ScratchDir dir;
+  Config config;
+  config.model = run.config;
+  config.data.seq_len = run.T_total;
+  config.train.window = run.window;
+  config.dump.grid = kGrid;
+  config.dump.what = what;
+  config.dump.layers = layers;
+  std::vector<std::unique_ptr<StateDump>> dumps(static_cast<size_t>(run.num_ranks));
+  run.probe = [&](Group& group) {
+    auto& dump = dumps[static_cast<size_t>(group.rank())];
+    dump = std::make_unique<StateDump>(config, Topology{group.size(), group.rank(), group.size()}, dir.path(), 7);
+    return dump->probe();
+  };
+  run_model(run);
+  std::string path;
+  run_ranks(run.num_ranks, [&](Group& group) {
+    const std::string mine = dumps[static_cast<size_t>(group.rank())]->commit(group);
+    if (group.rank() == 0) path = mine;
+  });
+  EXPECT_EQ(path, dir.path("step-00000007.h5"));
+  Dump dump;
+  read_group(Hdf5File(path, Hdf5File::Mode::kRead), "", dump);
+  return dump;
+}
+
+Dump without_sp(Dump dump) {
+  std::erase_if(dump, [](const auto& entry) { return entry.first.starts_with("sp/"); });
+  return dump;
+}
+
+void expect_same(const Dump& a, const Dump& b, double bound) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [path, x] : a) {
+    ASSERT_TRUE(b.contains(path)) << path;
+    const Dataset& y = b.at(path);
+    EXPECT_EQ(x.shape, y.shape) << path;
+    if (bound == 0) {
+      EXPECT_EQ(x.values, y.values) << path;
+    } else {
+      EXPECT_LE(relative_difference(x.values, y.values), bound) << path;
+    }
+  }
+}
+
+TEST(StateDump, RanksAndWindowsDoNotShow) {
+  std::vector<ModelConfig> models{small_model("tnl")};
+  for (const char* mixer : {"none", "scalar", "vector", "bilinear"}) models.push_back(small_model("gla", mixer));
+  for (const ModelConfig& config : models)
+    for (const int64_t window : {0, 70}) {
+      SCOPED_TRACE(fmt::format("{} {} window {}", config.family, config.mixer, window));
+      ModelRun run{.config = config, .T_total = 150, .starts = {40, 75}};
+      const Dump one = without_sp(dump_of(run));
+      EXPECT_EQ(one.at("layer.1/state").shape[1], 7);  // positions 0, 24, .., 144
+      run.window = window;
+      run.num_ranks = 3;
+      expect_same(one, without_sp(dump_of(run)), 1e-12);
+    }
+}
+
+TEST(StateDump, SameBitsWhereShardsEndOnChunkBoundaries) {
+  ModelRun run{.config = small_model("gla"), .dtype = DType::kFloat32, .T_total = 3 * kChunk};
+  const Dump one = without_sp(dump_of(run));
+  run.num_ranks = 3;
+  expect_same(one, without_sp(dump_of(run)), 0);
+}
+
+TEST(StateDump, WhatAndLayersAreChosen) {
+  const Dump dump = dump_of({.config = small_model("gla", "bilinear"), .num_ranks = 2}, "gate", "1");
+  std::vector<std::string> paths;
+  for (const auto& [path, x] : dump) paths.push_back(path);
+  EXPECT_EQ(paths, (std::vector<std::string>{"layer.1/gate", "layer.1/gate_v", "sp/layer.1/entering"}));
+}
+
+TEST(StateDump, EnteringStatesAreThoseAtTheShardsFirstTokens) {
+  ModelRun run{.config = small_model("gla"), .T_total = 6 * kGrid, .window = 4 * kGrid, .num_ranks = 2};
+  const Dump dump = dump_of(run);
+  const Dataset &state = dump.at("layer.1/state"), &entering = dump.at("sp/layer.1/entering");
+  ASSERT_EQ(entering.shape[0], 4);  // 2 windows x 2 ranks
+  const int64_t B = state.shape[0], G = state.shape[1], size = entering.shape.numel() / 4 / B;
+  const int64_t points[] = {0, 2, 4, 5};
+  for (int64_t shard = 0; shard < 4; ++shard)
+    for (int64_t b = 0; b < B; ++b)
+      for (int64_t i = 0; i < size; ++i)
+        ASSERT_EQ(entering.values[(shard * B + b) * size + i], state.values[(b * G + points[shard]) * size + i])
+            << "shard " << shard;
+}
+
+/// What a layer's operator reads, of one rank and one window.
+AttentionProblem problem_of(const Probed& p) {
+  const auto values = [](const Tensor& x) {
+    return x.defined() ? std::vector<double>(x.as<double>(), x.as<double>() + x.numel()) : std::vector<double>{};
+  };
+  AttentionProblem problem{p.in.shape,
+                           p.in.scale,
+                           values(p.in.q),
+                           values(p.in.k),
+                           values(p.in.v),
+                           values(p.in.gk),
+                           values(p.in.gv),
+                           {},
+                           values(p.dout),
+                           {},
+                           {p.in.starts.as<uint8_t>(), p.in.starts.as<uint8_t>() + p.in.starts.numel()}};
+  problem.h0.resize(static_cast<size_t>(p.in.shape.state().numel()));
+  problem.dht.resize(problem.h0.size());
+  return problem;
+}
+
+TEST(StateDump, StatesAreThoseOfTheTokenLoop) {
+  for (const auto& config : {small_model("gla"), small_model("gla", "bilinear"), small_model("tnl")}) {
+    std::map<int64_t, AttentionProblem> problems;
+    ModelRun run{.config = config, .T_total = 150, .starts = {40, 75}};
+    const Dump dump = dump_of([&] {
+      run.num_ranks = 3;
+      return run;
+    }());
+    run.num_ranks = 1;
+    run.probe = [&](Group&) -> Probe { return [&](const Probed& p) { problems[p.layer] = problem_of(p); }; };
+    run_model(run);
+    for (const auto& [layer, problem] : problems) {
+      const Dataset& state = dump.at(fmt::format("layer.{}/state", layer));
+      const Dataset& dstate = dump.at(fmt::format("layer.{}/dstate", layer));
+      const int64_t B = state.shape[0], G = state.shape[1], size = state.shape.numel() / B / G;
+      for (int64_t point = 0; point < G; ++point) {
+        SCOPED_TRACE(fmt::format("{} layer {} position {}", config.family, layer, point * kGrid));
+        // The state after `token` tokens is ht of those alone; its gradient is dh0 of the rest.
+        const int64_t token = point * kGrid;
+        const auto ht = token_reference(take_tokens(problem, 0, token)).at("ht");
+        const auto dh0 = token_reference(take_tokens(problem, token, problem.shape.T)).at("dh0");
+        std::vector<double> h, dh;
+        for (int64_t b = 0; b < B; ++b) {
+          const int64_t at = (b * G + point) * size;
+          h.insert(h.end(), state.values.begin() + at, state.values.begin() + at + size);
+          dh.insert(dh.end(), dstate.values.begin() + at, dstate.values.begin() + at + size);
+        }
+        EXPECT_LE(relative_difference(ht, h), 1e-12);
+        EXPECT_LE(relative_difference(dh0, dh), 1e-12);
+      }
+    }
+    EXPECT_EQ(problems.size(), 2U);
+  }
+}
+
+}  // namespace
+}  // namespace baton::test
