@@ -13,7 +13,8 @@ void log_line(int world_rank, int64_t step, const std::string& message);
 /// One step's figures. NaN where a figure was not taken (val_loss): left out of the file.
 struct StepMetrics {
   int64_t step = 0, tokens = 0;  // tokens so far
-  double loss = 0, val_loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0, tokens_per_s_per_rank = 0, mfu = 0, step_s = 0;
+  double loss = 0, val_loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0, tokens_per_s_per_rank = 0, mfu = 0,
+         step_s = 0;
   int64_t mem_bytes = 0;
 };
 

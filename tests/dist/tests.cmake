@@ -31,3 +31,8 @@ set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 add_test(NAME dist/killed_rank COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/killed_rank_test.py
          $<TARGET_FILE:killed_rank> ${BATON_MPIRUN})
 set_tests_properties(dist/killed_rank PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)
+
+# Dumps do not show the number of ranks; sample and plan take any parallel.sp.
+add_test(NAME dist/dump COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/dump_test.py
+         $<TARGET_FILE:baton> ${BATON_MPIRUN})
+set_tests_properties(dist/dump PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)

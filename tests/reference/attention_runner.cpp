@@ -67,19 +67,34 @@ struct Shard {
   AttentionChunks chunks() const { return {.state = state, .decay_k = decay_k, .decay_v = decay_v}; }
   AttentionChunks dchunks() const { return {.state = dstate, .decay_k = {}, .decay_v = {}}; }
 
-  OwnedTensor forward(const Tensor& h0) const {
+  OwnedTensor forward(const Tensor& h0, const Cross& cross = at_once) const {
     OwnedTensor ht = make_nan(shape.state(), q.tensor.dtype);
     carry_forward(inputs(), chunks(), {});
-    advance_forward(inputs(), chunks(), h0, ht, {});
+    cross(false, h0, ht,
+          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks(), from, to, {}); });
     output_forward(inputs(), chunks(), o, {});
     return ht;
   }
-  OwnedTensor backward(const Tensor& dht) const {
+  OwnedTensor backward(const Tensor& dht, const Cross& cross = at_once) const {
     OwnedTensor dh0 = make_nan(shape.state(), q.tensor.dtype);
     carry_backward(inputs(), chunks(), dout, dchunks(), {});
-    advance_backward(inputs(), chunks(), dchunks(), dht, dh0, {});
+    cross(true, dht, dh0,
+          [&](const Tensor& from, const Tensor& to) { advance_backward(inputs(), chunks(), dchunks(), from, to, {}); });
     attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, {});
     return dh0;
+  }
+
+  static void at_once(bool, const Tensor& entering, const Tensor& leaving,
+                      const std::function<void(const Tensor&, const Tensor&)>& advance) {
+    advance(entering, leaving);
+  }
+
+  /// Every output that this gate kind has, by name.
+  std::vector<std::pair<const char*, Tensor>> outputs() const {
+    std::vector<std::pair<const char*, Tensor>> all{{"o", o}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
+    if (dgk.tensor.defined()) all.emplace_back("dgk", dgk);
+    if (dgv.tensor.defined()) all.emplace_back("dgv", dgv);
+    return all;
   }
 };
 
@@ -148,13 +163,17 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
   result["ht"] = to_vector(state);
   result["dh0"] = to_vector(dstate);
   for (size_t i = 0; i < shards.size(); ++i) {
-    const Shard& s = shards[i];
-    const std::pair<const char*, Tensor> outputs[] = {{"o", s.o},   {"dq", s.dq},   {"dk", s.dk},
-                                                      {"dv", s.dv}, {"dgk", s.dgk}, {"dgv", s.dgv}};
-    for (const auto& [name, x] : outputs) {
-      if (x.defined()) put(x, cuts[i], p.shape.T, result[name]);
-    }
+    for (const auto& [name, x] : shards[i].outputs()) put(x, cuts[i], p.shape.T, result[name]);
   }
+  return result;
+}
+
+AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross) {
+  const Shard shard(p, dtype);
+  AttentionResult result;
+  result["ht"] = to_vector(shard.forward(make(p.h0, p.shape.state(), dtype), cross));
+  result["dh0"] = to_vector(shard.backward(make(p.dht, p.shape.state(), dtype), cross));
+  for (const auto& [name, x] : shard.outputs()) result[name] = to_vector(x);
   return result;
 }
 

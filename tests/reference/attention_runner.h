@@ -1,6 +1,8 @@
 // Runs the operator on a whole problem, cut into consecutive shards by hand, and compares results.
 #pragma once
 
+#include <functional>
+
 #include "tests/reference/attention_reference.h"
 
 namespace baton::test {
@@ -11,6 +13,14 @@ double tolerance(DType dtype);
 /// Runs all stages over the shards [cuts[i], cuts[i + 1]), the first cut 0, the last T; shards may be empty. The state
 /// goes from shard to shard as it does between ranks. Outputs and scratch hold NaN before.
 AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {});
+
+/// How a state, or reversed its gradient, crosses a shard's borders: `entering` is known or received, then
+/// advance(entering, leaving) runs, then `leaving` is sent.
+using Cross = std::function<void(bool reversed, const Tensor& entering, const Tensor& leaving,
+                                 const std::function<void(const Tensor&, const Tensor&)>& advance)>;
+
+/// Runs all stages over one rank's shard; o, dq, dk, dv, dgk, dgv, the states ht and dh0 that leave.
+AttentionResult run_shard(const AttentionProblem& shard, DType dtype, const Cross& cross);
 
 /// The state before `token` and its gradient (names h, dh), from a run over one shard.
 AttentionResult run_states_at(const AttentionProblem& problem, DType dtype, int64_t token);

@@ -12,3 +12,23 @@ baton_test(unit tensor_test baton_runtime)
 baton_test(unit memory_test baton_runtime)
 baton_test(unit rng_test baton_runtime)
 baton_test(unit error_test baton_runtime)
+baton_test(unit schedule_test baton_model)
+baton_test(unit tokens_test baton_launch)
+
+# Checks of the sources themselves.
+add_test(NAME unit/include_directions
+  COMMAND python3 ${CMAKE_SOURCE_DIR}/tools/check_includes.py ${CMAKE_SOURCE_DIR})
+add_test(NAME unit/include_directions_finds_faults
+  COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_includes_test.py ${CMAKE_SOURCE_DIR}/tools/check_includes.py)
+set_tests_properties(unit/include_directions unit/include_directions_finds_faults PROPERTIES LABELS unit)
+find_program(CLANG_FORMAT NAMES clang-format clang-format-14)
+if(CLANG_FORMAT)
+  set(formatted)
+  foreach(folder runtime comm kernels model launch tests)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.h ${CMAKE_SOURCE_DIR}/${folder}/*.cpp
+         ${CMAKE_SOURCE_DIR}/${folder}/*.cuh ${CMAKE_SOURCE_DIR}/${folder}/*.cu)
+    list(APPEND formatted ${found})
+  endforeach()
+  add_test(NAME unit/format COMMAND ${CLANG_FORMAT} --dry-run -Werror ${formatted})
+  set_tests_properties(unit/format PROPERTIES LABELS unit)
+endif()
