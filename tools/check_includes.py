@@ -17,7 +17,7 @@ MAY_INCLUDE = {
 # Libraries that one place alone may know.
 OWNERS = {
     "boost/": {"launch/options.cpp", "launch/commands.cpp", "launch/commands.h"},
-    "hdf5.h": {"runtime/hdf5_access.h"},
+    "hdf5.h": {"runtime/hdf5_access.h", "runtime/hdf5_file.cpp"},
     "mpi.h": "comm/",
     "cblas.h": "kernels/",
     "sentencepiece": {"runtime/tokenizer.cpp"},
