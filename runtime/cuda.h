@@ -25,6 +25,11 @@ void* allocate(int64_t bytes, int index);
 void release(void* data) noexcept;
 /// Number of allocate() calls so far, so that a test can show that none is made after step 0.
 int64_t num_allocations();
+/// Scratch of a stream: kWorkspaceBytes, allocated when the stream first asks for it and kept. What is in it holds only
+/// until the next operation on the stream.
+inline constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+void* workspace(const Stream& stream);
+
 /// Asynchronous on the stream; either side may be host memory (then pageable copies wait).
 void copy(const void* from, void* to, int64_t bytes, const Stream& stream);
 void set_zero(void* data, int64_t bytes, const Stream& stream);

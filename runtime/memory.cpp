@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/cuda.h"
+
 namespace baton {
 namespace {
 
@@ -15,18 +17,27 @@ int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment *
 }  // namespace
 
 void synchronize(const Stream& stream) {
-  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  if (stream.device.type == DeviceType::kCuda) cuda::synchronize(stream);
 }
 
 Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
-  CHECK(device.type == DeviceType::kCpu, "this build has no CUDA backend");
   if (bytes == 0) return;
+  if (device.type == DeviceType::kCuda) {
+    data_ = cuda::allocate(bytes, device.index);
+    return;
+  }
   data_ = std::aligned_alloc(kAlignment, static_cast<size_t>(align_up(bytes)));
   CHECK(data_ != nullptr, "cannot allocate {} bytes of host memory", bytes);
   std::memset(data_, 0, static_cast<size_t>(bytes));
 }
 
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() {
+  if (data_ != nullptr && device_.type == DeviceType::kCuda) {
+    cuda::release(data_);
+  } else {
+    std::free(data_);
+  }
+}
 
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
@@ -59,12 +70,15 @@ Tensor Arena::tensor(const std::string& group, const Shape& shape, DType dtype) 
 void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   CHECK(from.shape == to.shape && from.dtype == to.dtype, "cannot copy {} {} to {} {}", to_string(from.dtype),
         from.shape.str(), to_string(to.dtype), to.shape.str());
-  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  if (stream.device.type == DeviceType::kCuda) return cuda::copy(from.data, to.data, from.bytes(), stream);
+  CHECK(from.device.type == DeviceType::kCpu && to.device.type == DeviceType::kCpu,
+        "a copy from or to a CUDA device needs a stream of that device");
   if (from.bytes() > 0) std::memmove(to.data, from.data, static_cast<size_t>(from.bytes()));
 }
 
 void set_zero(const Tensor& x, const Stream& stream) {
-  CHECK(stream.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  CHECK(x.device == stream.device, "a tensor is set to zero on a stream of its own device");
+  if (stream.device.type == DeviceType::kCuda) return cuda::set_zero(x.data, x.bytes(), stream);
   if (x.bytes() > 0) std::memset(x.data, 0, static_cast<size_t>(x.bytes()));
 }
 

@@ -59,7 +59,8 @@ class Arena {
   std::map<std::string, int64_t> bytes_by_group_;
 };
 
-/// Copies bytes between tensors of equal shape and dtype; sets bytes to zero.
+/// Copies bytes between tensors of equal shape and dtype; sets bytes to zero. Between host and device, on the device's
+/// stream; the host side may be touched again after synchronize().
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
 void set_zero(const Tensor& x, const Stream& stream);
 

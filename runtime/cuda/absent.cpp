@@ -1,0 +1,30 @@
+// A build without the CUDA backend: there are no devices, and whatever needs one says so.
+#include "runtime/cuda.h"
+
+namespace baton::cuda {
+namespace {
+
+[[noreturn]] void absent() { throw Error(ExitCode::kInput, "this build has no CUDA backend"); }
+
+}  // namespace
+
+int num_devices() { return 0; }
+std::string device_name(int) { absent(); }
+DeviceMemory device_memory(int) { absent(); }
+void set_device(int) { absent(); }
+void* allocate(int64_t, int) { absent(); }
+void release(void*) noexcept {}
+int64_t num_allocations() { return 0; }
+void* workspace(const Stream&) { absent(); }
+void copy(const void*, void*, int64_t, const Stream&) { absent(); }
+void set_zero(void*, int64_t, const Stream&) { absent(); }
+OwnedStream::OwnedStream(int, bool) { absent(); }
+OwnedStream::~OwnedStream() = default;
+Event::Event() { absent(); }
+Event::~Event() = default;
+void Event::record(const Stream&) { absent(); }
+void Event::wait_on(const Stream&) { absent(); }
+bool Event::done() const { absent(); }
+void synchronize(const Stream&) { absent(); }
+
+}  // namespace baton::cuda

@@ -1,0 +1,135 @@
+// Devices, memory, streams and events through the CUDA runtime.
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/cuda.h"
+#include "runtime/cuda/check.h"
+
+namespace baton::cuda {
+namespace {
+
+std::atomic<int64_t> allocations{0};
+
+cudaStream_t handle_of(const Stream& stream) {
+  CHECK(stream.device.type == DeviceType::kCuda, "a CUDA stream was expected, but this one is the CPU's");
+  return static_cast<cudaStream_t>(stream.handle);
+}
+
+/// Makes a device current and puts the one before back.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index) {
+    CUDA_CHECK(cudaGetDevice(&before_));
+    if (before_ != index) CUDA_CHECK(cudaSetDevice(index));
+  }
+  ~CurrentDevice() { static_cast<void>(cudaSetDevice(before_)); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace
+
+int num_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());  // else a later check would report it
+  return 0;
+}
+
+std::string device_name(int index) {
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return properties.name;
+}
+
+DeviceMemory device_memory(int index) {
+  const CurrentDevice current(index);
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {static_cast<int64_t>(total), static_cast<int64_t>(free)};
+}
+
+void set_device(int index) { CUDA_CHECK(cudaSetDevice(index)); }
+
+void* allocate(int64_t bytes, int index) {
+  const CurrentDevice current(index);
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  CHECK(status == cudaSuccess, "cannot allocate {} bytes on CUDA device {} with {} bytes free: {}", bytes, index,
+        device_memory(index).free, cudaGetErrorString(status));
+  ++allocations;
+  CUDA_CHECK(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  // Other streams need not wait for the default stream's memset, so the host does.
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  return data;
+}
+
+void release(void* data) noexcept { static_cast<void>(cudaFree(data)); }
+
+int64_t num_allocations() { return allocations; }
+
+void* workspace(const Stream& stream) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, void*>, void*> places;
+  const std::lock_guard lock(mutex);
+  void*& place = places[{stream.device.index, handle_of(stream)}];
+  if (place == nullptr) place = allocate(kWorkspaceBytes, stream.device.index);
+  return place;
+}
+
+void copy(const void* from, void* to, int64_t bytes, const Stream& stream) {
+  if (bytes == 0) return;
+  CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle_of(stream)));
+}
+
+void set_zero(void* data, int64_t bytes, const Stream& stream) {
+  if (bytes == 0) return;
+  CUDA_CHECK(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), handle_of(stream)));
+}
+
+OwnedStream::OwnedStream(int index, bool high_priority) {
+  const CurrentDevice current(index);
+  int lowest = 0, highest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t handle = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, high_priority ? highest : lowest));
+  stream_ = {{DeviceType::kCuda, index}, handle};
+}
+
+OwnedStream::~OwnedStream() { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream_.handle))); }
+
+Event::Event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  handle_ = event;
+}
+
+Event::~Event() { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(handle_))); }
+
+void Event::record(const Stream& stream) {
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(handle_), handle_of(stream)));
+}
+
+void Event::wait_on(const Stream& stream) {
+  CUDA_CHECK(cudaStreamWaitEvent(handle_of(stream), static_cast<cudaEvent_t>(handle_), 0));
+}
+
+bool Event::done() const {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  CUDA_CHECK(status);
+  return true;
+}
+
+void synchronize(const Stream& stream) { CUDA_CHECK(cudaStreamSynchronize(handle_of(stream))); }
+
+}  // namespace baton::cuda
