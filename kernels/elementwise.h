@@ -27,6 +27,9 @@ void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, cons
 /// dx = dg * sigmoid(-x) / temperature, from the forward's x; dx may alias dg.
 void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, const Tensor& dx, const Stream& stream);
 
+/// y = x in the dtype of y, rounded to nearest even; any of float32, float64 and bfloat16 (this one by way of float32).
+void convert(const Tensor& x, const Tensor& y, const Stream& stream);
+
 /// y += alpha * x, equal shapes.
 void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream& stream);
 

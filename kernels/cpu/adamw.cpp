@@ -4,11 +4,13 @@
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 
 void adamw(const AdamWStep& step, const Tensor& w, const Tensor& gradient, const Tensor& m, const Tensor& v,
-           const Stream&) {
+           const Stream& stream) {
+  BATON_ON_CUDA(stream, adamw(step, w, gradient, m, v, stream));
   check_tensor(gradient, "gradient", w.shape, w.dtype);
   check_tensor(m, "m", w.shape, w.dtype);
   check_tensor(v, "v", w.shape, w.dtype);

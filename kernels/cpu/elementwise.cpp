@@ -7,6 +7,8 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "runtime/bfloat16.h"
 
 namespace baton {
 namespace {
@@ -39,6 +41,22 @@ void dispatch(DType dtype, Activation act, const F& f) {
   });
 }
 
+/// dispatch_float with bfloat16, which the CPU stores but does not compute in.
+template <class F>
+void dispatch_stored(DType dtype, const F& f) {
+  if (dtype == DType::kBFloat16) {
+    f.template operator()<BFloat16>();
+  } else {
+    dispatch_float(dtype, f);
+  }
+}
+
+template <class Y, class X>
+Y converted(X x) {
+  if constexpr (std::is_same_v<X, Y>) return x;
+  return static_cast<Y>(x);
+}
+
 /// Runs f(i) for every element, in blocks, as one vector loop each.
 template <class F>
 void for_elements(int64_t n, const F& f) {
@@ -50,14 +68,16 @@ void for_elements(int64_t n, const F& f) {
 
 }  // namespace
 
-void activation_forward(Activation act, const Tensor& x, const Tensor& y, const Stream&) {
+void activation_forward(Activation act, const Tensor& x, const Tensor& y, const Stream& stream) {
+  BATON_ON_CUDA(stream, activation_forward(act, x, y, stream));
   check_tensor(y, "y", x.shape, x.dtype);
   dispatch(x.dtype, act, [&]<class T, class A>() {
     for_elements(x.numel(), [px = x.as<T>(), py = y.as<T>()](int64_t i) { py[i] = A::value(px[i]); });
   });
 }
 
-void activation_backward(Activation act, const Tensor& x, const Tensor& dy, const Tensor& dx, const Stream&) {
+void activation_backward(Activation act, const Tensor& x, const Tensor& dy, const Tensor& dx, const Stream& stream) {
+  BATON_ON_CUDA(stream, activation_backward(act, x, dy, dx, stream));
   check_tensor(dy, "dy", x.shape, x.dtype);
   check_tensor(dx, "dx", x.shape, x.dtype);
   dispatch(x.dtype, act, [&]<class T, class A>() {
@@ -67,7 +87,8 @@ void activation_backward(Activation act, const Tensor& x, const Tensor& dy, cons
   });
 }
 
-void glu_forward(Activation act, const Tensor& a, const Tensor& b, const Tensor& y, const Stream&) {
+void glu_forward(Activation act, const Tensor& a, const Tensor& b, const Tensor& y, const Stream& stream) {
+  BATON_ON_CUDA(stream, glu_forward(act, a, b, y, stream));
   check_tensor(b, "b", a.shape, a.dtype);
   check_tensor(y, "y", a.shape, a.dtype);
   dispatch(a.dtype, act, [&]<class T, class A>() {
@@ -77,7 +98,8 @@ void glu_forward(Activation act, const Tensor& a, const Tensor& b, const Tensor&
 }
 
 void glu_backward(Activation act, const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
-                  const Tensor& db, const Stream&) {
+                  const Tensor& db, const Stream& stream) {
+  BATON_ON_CUDA(stream, glu_backward(act, a, b, dy, da, db, stream));
   check_tensor(b, "b", a.shape, a.dtype);
   check_tensor(dy, "dy", a.shape, a.dtype);
   check_tensor(da, "da", a.shape, a.dtype);
@@ -94,7 +116,8 @@ void glu_backward(Activation act, const Tensor& a, const Tensor& b, const Tensor
   });
 }
 
-void add_bias(const Tensor& x, const Tensor& bias, const Stream&) {
+void add_bias(const Tensor& x, const Tensor& bias, const Stream& stream) {
+  BATON_ON_CUDA(stream, add_bias(x, bias, stream));
   CHECK(x.shape.rank() == 2, "add_bias takes rows [N, D], got {}", x.shape.str());
   const int64_t D = x.dim(1);
   check_tensor(bias, "bias", {D}, x.dtype);
@@ -109,7 +132,8 @@ void add_bias(const Tensor& x, const Tensor& bias, const Stream&) {
   });
 }
 
-void bias_gradient(const Tensor& dy, const Tensor& db, const Stream&) {
+void bias_gradient(const Tensor& dy, const Tensor& db, const Stream& stream) {
+  BATON_ON_CUDA(stream, bias_gradient(dy, db, stream));
   CHECK(dy.shape.rank() == 2, "bias_gradient takes rows [N, D], got {}", dy.shape.str());
   const int64_t N = dy.dim(0), D = dy.dim(1), blocks = num_blocks(N, kRowBlock);
   check_tensor(db, "db", {D}, dy.dtype);
@@ -127,7 +151,8 @@ void bias_gradient(const Tensor& dy, const Tensor& db, const Stream&) {
   });
 }
 
-void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, const Stream&) {
+void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, const Stream& stream) {
+  BATON_ON_CUDA(stream, log_gate_forward(x, temperature, g, stream));
   check_tensor(g, "g", x.shape, x.dtype);
   dispatch_float(x.dtype, [&]<class T>() {
     const T factor = static_cast<T>(1 / temperature);
@@ -135,7 +160,8 @@ void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, cons
   });
 }
 
-void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, const Tensor& dx, const Stream&) {
+void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, const Tensor& dx, const Stream& stream) {
+  BATON_ON_CUDA(stream, log_gate_backward(x, temperature, dg, dx, stream));
   check_tensor(dg, "dg", x.shape, x.dtype);
   check_tensor(dx, "dx", x.shape, x.dtype);
   dispatch_float(x.dtype, [&]<class T>() {
@@ -146,7 +172,8 @@ void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, co
   });
 }
 
-void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream&) {
+void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream& stream) {
+  BATON_ON_CUDA(stream, add_scaled(x, alpha, y, stream));
   check_tensor(y, "y", x.shape, x.dtype);
   dispatch_float(x.dtype, [&]<class T>() {
     const T factor = static_cast<T>(alpha);
@@ -154,7 +181,18 @@ void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream&) {
   });
 }
 
-double sum_of_squares(const Tensor& x, const Stream&) {
+void convert(const Tensor& x, const Tensor& y, const Stream& stream) {
+  BATON_ON_CUDA(stream, convert(x, y, stream));
+  check_tensor(y, "y", x.shape, y.dtype);
+  dispatch_stored(x.dtype, [&]<class X>() {
+    dispatch_stored(y.dtype, [&]<class Y>() {
+      for_elements(x.numel(), [px = x.as<X>(), py = y.as<Y>()](int64_t i) { py[i] = converted<Y>(px[i]); });
+    });
+  });
+}
+
+double sum_of_squares(const Tensor& x, const Stream& stream) {
+  BATON_ON_CUDA(stream, sum_of_squares(x, stream));
   const int64_t n = x.numel();
   std::vector<double> parts(num_blocks(n, kElementBlock));
   dispatch_float(x.dtype, [&]<class T>() {
@@ -171,7 +209,8 @@ double sum_of_squares(const Tensor& x, const Stream&) {
   return total;
 }
 
-bool all_finite(const Tensor& x, const Stream&) {
+bool all_finite(const Tensor& x, const Stream& stream) {
+  BATON_ON_CUDA(stream, all_finite(x, stream));
   const int64_t n = x.numel();
   std::vector<uint8_t> bad(num_blocks(n, kElementBlock));
   dispatch_float(x.dtype, [&]<class T>() {

@@ -2,6 +2,7 @@
 #include "kernels/embedding.h"
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 namespace {
@@ -18,7 +19,8 @@ void check_embedding(const Tensor& tokens, const Tensor& w, const Tensor& y) {
 
 }  // namespace
 
-void embedding_forward(const Tensor& tokens, const Tensor& w, double scale, const Tensor& y, const Stream&) {
+void embedding_forward(const Tensor& tokens, const Tensor& w, double scale, const Tensor& y, const Stream& stream) {
+  BATON_ON_CUDA(stream, embedding_forward(tokens, w, scale, y, stream));
   check_embedding(tokens, w, y);
   const int64_t D = w.dim(1);
   dispatch_float(w.dtype, [&]<class T>() {
@@ -34,7 +36,8 @@ void embedding_forward(const Tensor& tokens, const Tensor& w, double scale, cons
   });
 }
 
-void embedding_backward(const Tensor& tokens, const Tensor& dy, double scale, const Tensor& dw, const Stream&) {
+void embedding_backward(const Tensor& tokens, const Tensor& dy, double scale, const Tensor& dw, const Stream& stream) {
+  BATON_ON_CUDA(stream, embedding_backward(tokens, dy, scale, dw, stream));
   check_embedding(tokens, dw, dy);
   constexpr int64_t kColumns = 64;
   const int64_t N = tokens.dim(0), D = dw.dim(1);

@@ -2,6 +2,7 @@
 #include "kernels/linear_attention.h"
 
 #include "kernels/cpu/linear_attention_stages.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 namespace {
@@ -67,7 +68,8 @@ GateKind parse_gate_kind(const std::string& word) {
               fmt::format("gate is \"{}\", but must be none, fixed, scalar, vector or bilinear", word));
 }
 
-void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream&) {
+void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream) {
+  BATON_ON_CUDA(stream, carry_forward(in, chunks, stream));
   check_inputs(in);
   check_decays(in, chunks);
   check_states(in, chunks.state, "chunk states");
@@ -75,7 +77,8 @@ void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, con
 }
 
 void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
-                     const Stream&) {
+                     const Stream& stream) {
+  BATON_ON_CUDA(stream, advance_forward(in, chunks, h0, ht, stream));
   check_inputs(in);
   check_decays(in, chunks);
   check_states(in, chunks.state, "chunk states");
@@ -83,15 +86,17 @@ void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, c
   dispatch_float(in.q.dtype, [&]<class Real>() { attention::advance_forward<Real>(in, chunks, h0, ht); });
 }
 
-void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream&) {
+void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream) {
+  BATON_ON_CUDA(stream, output_forward(in, chunks, o, stream));
   check_inputs(in);
   check_states(in, chunks.state, "chunk states");
   check_values(in, o, "o");
   dispatch_float(in.q.dtype, [&]<class Real>() { attention::output_forward<Real>(in, chunks, o); });
 }
 
-void carry_backward(const AttentionInputs& in, const AttentionChunks&, const Tensor& dout,
-                    const AttentionChunks& dchunks, const Stream&) {
+void carry_backward(const AttentionInputs& in, [[maybe_unused]] const AttentionChunks& chunks, const Tensor& dout,
+                    const AttentionChunks& dchunks, const Stream& stream) {
+  BATON_ON_CUDA(stream, carry_backward(in, chunks, dout, dchunks, stream));
   check_inputs(in);
   check_states(in, dchunks.state, "chunk state gradients");
   check_values(in, dout, "dout");
@@ -99,7 +104,8 @@ void carry_backward(const AttentionInputs& in, const AttentionChunks&, const Ten
 }
 
 void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
-                      const Tensor& dht, const Tensor& dh0, const Stream&) {
+                      const Tensor& dht, const Tensor& dh0, const Stream& stream) {
+  BATON_ON_CUDA(stream, advance_backward(in, chunks, dchunks, dht, dh0, stream));
   check_inputs(in);
   check_decays(in, chunks);
   check_states(in, dchunks.state, "chunk state gradients");
@@ -108,7 +114,8 @@ void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, 
 }
 
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
-                         const Tensor& dout, const AttentionGradients& out, const Stream&) {
+                         const Tensor& dout, const AttentionGradients& out, const Stream& stream) {
+  BATON_ON_CUDA(stream, attention_gradients(in, chunks, dchunks, dout, out, stream));
   check_inputs(in);
   check_states(in, chunks.state, "chunk states");
   check_states(in, dchunks.state, "chunk state gradients");
@@ -122,7 +129,9 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
   dispatch_float(in.q.dtype, [&]<class Real>() { attention::gradients<Real>(in, chunks, dchunks, dout, out); });
 }
 
-void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h, const Stream&) {
+void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,
+              const Stream& stream) {
+  BATON_ON_CUDA(stream, state_at(in, chunks, token, h, stream));
   check_inputs(in);
   check_states(in, chunks.state, "chunk states");
   check_tensor(h, "h", in.shape.state(), in.q.dtype);
@@ -131,7 +140,8 @@ void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t 
 }
 
 void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
-                       const Tensor& dh, const Stream&) {
+                       const Tensor& dh, const Stream& stream) {
+  BATON_ON_CUDA(stream, state_gradient_at(in, dchunks, dout, token, dh, stream));
   check_inputs(in);
   check_states(in, dchunks.state, "chunk state gradients");
   check_values(in, dout, "dout");

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 namespace {
@@ -58,7 +59,8 @@ void check_targets(const Tensor& targets, int64_t vocab) {
 }  // namespace
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& losses, double gradient_scale,
-                   const Tensor& dlogits, const Stream&) {
+                   const Tensor& dlogits, const Stream& stream) {
+  BATON_ON_CUDA(stream, cross_entropy(logits, targets, losses, gradient_scale, dlogits, stream));
   CHECK(logits.shape.rank() == 2, "cross_entropy takes logits [N, vocab], got {}", logits.shape.str());
   const int64_t N = logits.dim(0), vocab = logits.dim(1);
   check_tensor(targets, "targets", {N}, DType::kInt32);

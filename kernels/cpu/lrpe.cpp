@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 #include "kernels/embedding.h"
 
 // As in vector_math.h: the vector versions of libmvec, without -ffast-math.
@@ -71,7 +72,9 @@ void check_lrpe(const Tensor& x, const Tensor& theta, const Tensor& positions, c
 
 }  // namespace
 
-void lrpe_forward(const Tensor& x, const Tensor& theta, const Tensor& positions, const Tensor& y, const Stream&) {
+void lrpe_forward(const Tensor& x, const Tensor& theta, const Tensor& positions, const Tensor& y,
+                  const Stream& stream) {
+  BATON_ON_CUDA(stream, lrpe_forward(x, theta, positions, y, stream));
   check_lrpe(x, theta, positions, y);
   const int64_t B = x.dim(0), tokens = x.dim(1), H = x.dim(2), K = x.dim(3);
   dispatch_float(x.dtype, [&]<class T>() {
@@ -99,7 +102,8 @@ void lrpe_forward(const Tensor& x, const Tensor& theta, const Tensor& positions,
 }
 
 void lrpe_backward(const Tensor& x, const Tensor& theta, const Tensor& positions, const Tensor& dy, const Tensor& dx,
-                   const Tensor& dtheta, const Stream&) {
+                   const Tensor& dtheta, const Stream& stream) {
+  BATON_ON_CUDA(stream, lrpe_backward(x, theta, positions, dy, dx, dtheta, stream));
   check_lrpe(x, theta, positions, dy);
   check_tensor(dx, "dx", x.shape, x.dtype);
   check_tensor(dtheta, "dtheta", theta.shape, x.dtype);

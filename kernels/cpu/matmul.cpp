@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/openblas_core.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 namespace {
@@ -70,7 +71,8 @@ int blas_int(int64_t n) {
 }  // namespace
 
 void matmul(const Tensor& a, Trans trans_a, const Tensor& b, Trans trans_b, const Tensor& c, double beta,
-            const Stream&) {
+            const Stream& stream) {
+  BATON_ON_CUDA(stream, matmul(a, trans_a, b, trans_b, c, beta, stream));
   CHECK(a.shape.rank() == 2 && b.shape.rank() == 2 && c.shape.rank() == 2,
         "matmul takes matrices, got a {}, b {}, c {}", a.shape.str(), b.shape.str(), c.shape.str());
   CHECK(beta == 0.0 || beta == 1.0, "matmul takes beta 0 or 1, got {}", beta);

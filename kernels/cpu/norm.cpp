@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
 
 namespace baton {
 namespace {
@@ -133,7 +134,8 @@ NormKind parse_norm_kind(const std::string& word) {
 }
 
 void norm_forward(NormKind kind, const Tensor& x, const Tensor& w, const Tensor& b, double eps, const Tensor& y,
-                  const Tensor& stats, const Stream&) {
+                  const Tensor& stats, const Stream& stream) {
+  BATON_ON_CUDA(stream, norm_forward(kind, x, w, b, eps, y, stats, stream));
   check_rows(x);
   check_vector(w, "w", kind != NormKind::kSimpleRms, x.dim(1), kind, x.dtype);
   check_vector(b, "b", kind == NormKind::kLayer, x.dim(1), kind, x.dtype);
@@ -152,7 +154,8 @@ void norm_forward(NormKind kind, const Tensor& x, const Tensor& w, const Tensor&
 }
 
 void norm_backward(NormKind kind, const Tensor& x, const Tensor& w, const Tensor& stats, const Tensor& dy,
-                   const Tensor& dx, double beta, const Tensor& dw, const Tensor& db, const Stream&) {
+                   const Tensor& dx, double beta, const Tensor& dw, const Tensor& db, const Stream& stream) {
+  BATON_ON_CUDA(stream, norm_backward(kind, x, w, stats, dy, dx, beta, dw, db, stream));
   check_rows(x);
   CHECK(beta == 0.0 || beta == 1.0, "norm_backward takes beta 0 or 1, got {}", beta);
   check_vector(w, "w", kind != NormKind::kSimpleRms, x.dim(1), kind, x.dtype);

@@ -50,6 +50,7 @@ void bias_gradient(const Tensor& dy, const Tensor& db, const Stream& stream);
 void log_gate_forward(const Tensor& x, double temperature, const Tensor& g, const Stream& stream);
 void log_gate_backward(const Tensor& x, double temperature, const Tensor& dg, const Tensor& dx, const Stream& stream);
 void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream& stream);
+void convert(const Tensor& x, const Tensor& y, const Stream& stream);
 double sum_of_squares(const Tensor& x, const Stream& stream);
 bool all_finite(const Tensor& x, const Stream& stream);
 
