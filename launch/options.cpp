@@ -164,7 +164,7 @@ Command parse_command_line(const std::vector<std::string>& args, const ReadFile&
   if (command.help) return command;
   CHECK_INPUT(command.positional.size() <= spec.max_files, "{} is one argument too many for baton {} {}",
               command.positional[spec.max_files], spec.name, spec.usage);
-  CHECK_INPUT(command.positional.size() == spec.max_files, "baton {} must be given a file, as in baton {} {}",
+  CHECK_INPUT(command.positional.size() == spec.max_files, "baton {} must be given an argument, as in baton {} {}",
               spec.name, spec.name, spec.usage);
   if (spec.reads_config) read_config(command, given, read_file);
   for (const Flag& flag : spec.flags) command.flags[flag.name] = flag.fallback;

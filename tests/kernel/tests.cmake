@@ -6,8 +6,6 @@ baton_test(kernel linear_attention_golden_test baton_reference)
 baton_test(kernel linear_attention_test baton_reference OpenMP::OpenMP_CXX)
 baton_test(kernel linear_attention_shards_test baton_reference)
 
-add_executable(linear_attention_benchmark kernel/linear_attention_benchmark.cpp)
-target_link_libraries(linear_attention_benchmark PRIVATE baton_kernels)
 foreach(op matmul norm elementwise embedding loss adamw)
   baton_test(kernel ${op}_test baton_kernels)
 endforeach()

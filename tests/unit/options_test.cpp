@@ -88,7 +88,7 @@ TEST(Options, BadValuesNameKeyValueAndRule) {
   EXPECT_THAT(refusal({"train", "stray"}), HasSubstr("stray is one argument too many"));
   EXPECT_THAT(refusal({"train", "-x"}), HasSubstr("-x is one argument too many"));
   EXPECT_THAT(refusal({"--train.lr", "1"}), HasSubstr("must come after a command"));
-  EXPECT_THAT(refusal({"replay"}), HasSubstr("must be given a file"));
+  EXPECT_THAT(refusal({"replay"}), HasSubstr("must be given an argument"));
   EXPECT_THAT(refusal({"replay", "a", "b"}), HasSubstr("b is one argument too many"));
 }
 

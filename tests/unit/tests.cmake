@@ -14,6 +14,7 @@ baton_test(unit rng_test baton_runtime)
 baton_test(unit error_test baton_runtime)
 baton_test(unit schedule_test baton_model)
 baton_test(unit tokens_test baton_launch)
+baton_test(unit bench_test baton_launch GTest::gmock)
 
 # Checks of the sources themselves.
 add_test(NAME unit/include_directions
