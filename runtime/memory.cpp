@@ -1,5 +1,7 @@
 #include "runtime/memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +14,20 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+int64_t align_up(int64_t bytes, int64_t to = kAlignment) { return (bytes + to - 1) / to * to; }
+
+/// Large pieces ask for huge pages: with small ones the operator spends its time on address translation once its
+/// tensors outgrow a few thousand pages.
+void* allocate_host(int64_t bytes) {
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  const auto whole = static_cast<size_t>(align_up(bytes, alignment));
+  void* data = std::aligned_alloc(static_cast<size_t>(alignment), whole);
+  CHECK(data != nullptr, "cannot allocate {} bytes of host memory", bytes);
+  if (alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);  // advice: may be refused
+  return data;
+}
 
 }  // namespace
 
@@ -26,8 +41,7 @@ Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
     data_ = cuda::allocate(bytes, device.index);
     return;
   }
-  data_ = std::aligned_alloc(kAlignment, static_cast<size_t>(align_up(bytes)));
-  CHECK(data_ != nullptr, "cannot allocate {} bytes of host memory", bytes);
+  data_ = allocate_host(bytes);
   std::memset(data_, 0, static_cast<size_t>(bytes));
 }
 
