@@ -2,15 +2,21 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
+
 namespace baton {
 namespace {
 
-/// A row of a table: the tensor, its shape, and whether only training needs it. Rows that a layer lacks have no shape.
+enum class Needed { kAlways, kTraining, kMixedTraining };
+
+/// A row of a table: the tensor, its shape, whether it adds up (Precision) and who needs it. Rows that a layer lacks
+/// have no shape.
 template <class S>
 struct Row {
   Tensor S::*tensor;
   Shape shape;
-  bool training = false;
+  bool accum = false;
+  Needed needed = Needed::kAlways;
 };
 
 std::vector<Row<LayerActivations>> activation_rows(const LayerDims& d, int64_t B, int64_t T) {
@@ -20,30 +26,34 @@ std::vector<Row<LayerActivations>> activation_rows(const LayerDims& d, int64_t B
   const bool bilinear = d.gate == GateKind::kBilinear, scalar = d.gate == GateKind::kScalar;
   const Shape none;
   return {
-      {&A::x, {N, d.D}},
+      {&A::x, {N, d.D}, true},
       {&A::y1, {N, d.D}},
-      {&A::stats1, {N, 2}},
+      {&A::stats1, {N, 2}, true},
       {&A::q_pre, d.tnl ? Shape{N, HK} : none},
       {&A::k_pre, d.tnl ? Shape{N, HK} : none},
       {&A::q, {B, T, d.H, d.operator_k()}},
       {&A::k, {B, T, d.H, d.operator_k()}},
       {&A::v, {B, T, d.H, d.V}},
       {&A::gk_low, low_rank ? Shape{N, d.low_rank} : none},
-      {&A::gk_pre, low_rank ? Shape{N, HK}
-                   : scalar ? Shape{N, d.H}
-                            : none},
-      {&A::gk, low_rank ? Shape{B, T, d.H, d.K}
-               : scalar ? Shape{B, T, d.H}
-                        : none},
+      {&A::gk_pre,
+       low_rank ? Shape{N, HK}
+       : scalar ? Shape{N, d.H}
+                : none,
+       true},
+      {&A::gk,
+       low_rank ? Shape{B, T, d.H, d.K}
+       : scalar ? Shape{B, T, d.H}
+                : none,
+       true},
       {&A::gv_low, bilinear ? Shape{N, d.low_rank} : none},
-      {&A::gv_pre, bilinear ? Shape{N, HV} : none},
-      {&A::gv, bilinear ? Shape{B, T, d.H, d.V} : none},
+      {&A::gv_pre, bilinear ? Shape{N, HV} : none, true},
+      {&A::gv, bilinear ? Shape{B, T, d.H, d.V} : none, true},
       {&A::r, {N, HV}},
       {&A::o, {B, T, d.H, d.V}},
-      {&A::stats_o, {d.tnl ? N : N * d.H, 2}},
-      {&A::x_mid, {N, d.D}},
+      {&A::stats_o, {d.tnl ? N : N * d.H, 2}, true},
+      {&A::x_mid, {N, d.D}, true},
       {&A::y2, {N, d.D}},
-      {&A::stats2, {N, 2}},
+      {&A::stats2, {N, 2}, true},
       {&A::a, {N, d.F}},
       {&A::b, {N, d.F}},
   };
@@ -57,25 +67,29 @@ std::vector<Row<Scratch>> scratch_rows(const LayerDims& d, int64_t B, int64_t T)
       if (row.tensor == tensor) return row.shape;
     return Shape{};
   };
+  const Shape dgk = as_activation(&LayerActivations::gk), dgv = as_activation(&LayerActivations::gv);
+  const Shape widest_gate = dgv.numel() > dgk.numel() ? dgv : dgk;
   return {
       {&S::normed, {N, HV}},
       {&S::gated, {N, HV}},
       {&S::hidden, {N, d.F}},
-      {&S::dres, {N, d.D}, true},
-      {&S::dy, {N, d.D}, true},
-      {&S::dhidden, {N, d.F}, true},
-      {&S::da, {N, d.F}, true},
-      {&S::dgated, {N, HV}, true},
-      {&S::dr, {N, HV}, true},
-      {&S::dq, as_activation(&LayerActivations::q), true},
-      {&S::dk, as_activation(&LayerActivations::k), true},
-      {&S::dv, as_activation(&LayerActivations::v), true},
-      {&S::dgk, as_activation(&LayerActivations::gk), true},
-      {&S::dgv, as_activation(&LayerActivations::gv), true},
-      {&S::dlow, as_activation(&LayerActivations::gk_low), true},
+      {&S::dres, {N, d.D}, true, Needed::kTraining},
+      {&S::dy, {N, d.D}, true, Needed::kTraining},
+      {&S::dhidden, {N, d.F}, false, Needed::kTraining},
+      {&S::da, {N, d.F}, false, Needed::kTraining},
+      {&S::dgated, {N, HV}, false, Needed::kTraining},
+      {&S::dr, {N, HV}, false, Needed::kTraining},
+      {&S::dq, as_activation(&LayerActivations::q), false, Needed::kTraining},
+      {&S::dk, as_activation(&LayerActivations::k), false, Needed::kTraining},
+      {&S::dv, as_activation(&LayerActivations::v), false, Needed::kTraining},
+      {&S::dgk, dgk, true, Needed::kTraining},
+      {&S::dgv, dgv, true, Needed::kTraining},
+      {&S::dlow, as_activation(&LayerActivations::gk_low), false, Needed::kTraining},
+      {&S::dres_operand, {N, d.D}, false, Needed::kMixedTraining},
+      {&S::dgate_operand, widest_gate, false, Needed::kMixedTraining},
       {&S::act, d.lrpe ? Shape{N, d.H * d.K} : Shape{}},
-      {&S::dact, d.lrpe ? Shape{N, d.H * d.K} : Shape{}, true},
-      {&S::leaving, {B, d.H, d.operator_k(), d.V}, true},
+      {&S::dact, d.lrpe ? Shape{N, d.H * d.K} : Shape{}, false, Needed::kTraining},
+      {&S::leaving, {B, d.H, d.operator_k(), d.V}, true, Needed::kTraining},
   };
 }
 
@@ -118,23 +132,28 @@ LayerDims LayerDims::of(const ModelConfig& c, int64_t layer) {
   return d;
 }
 
-LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, DType dtype) {
+LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, Precision precision) {
   LayerActivations a;
   for (const auto& row : activation_rows(dims, B, T))
-    if (row.shape.rank() > 0) a.*row.tensor = arena.tensor("activations", row.shape, dtype);
+    if (row.shape.rank() > 0)
+      a.*row.tensor = arena.tensor("activations", row.shape, row.accum ? precision.accum : precision.compute);
   return a;
 }
 
 Scratch make_scratch(const std::vector<LayerDims>& dims, int64_t B, int64_t T, bool training, Arena& arena,
-                     DType dtype) {
+                     Precision precision) {
   // Layers differ in LRPE alone, so the layer with the largest K holds all others.
   const LayerDims& largest = *std::max_element(
       dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.operator_k() < b.operator_k(); });
+  const auto needed = [&](Needed n) {
+    return n == Needed::kAlways || (training && (n == Needed::kTraining || precision.mixed()));
+  };
   Scratch s;
   for (const auto& row : scratch_rows(largest, B, T))
-    if (row.shape.rank() > 0 && (training || !row.training)) s.*row.tensor = arena.tensor("scratch", row.shape, dtype);
-  s.chunks = make_chunks(largest.attention(B, T), false, arena, dtype);
-  if (training) s.dchunks = make_chunks(largest.attention(B, T), true, arena, dtype);
+    if (row.shape.rank() > 0 && needed(row.needed))
+      s.*row.tensor = arena.tensor("scratch", row.shape, row.accum ? precision.accum : precision.compute);
+  s.chunks = make_chunks(largest.attention(B, T), false, arena, precision.accum);
+  if (training) s.dchunks = make_chunks(largest.attention(B, T), true, arena, precision.accum);
   return s;
 }
 
@@ -151,6 +170,13 @@ Scratch cut(const Scratch& capacity, const LayerDims& dims, int64_t B, int64_t T
   s.chunks = cut_chunks(capacity.chunks, dims.attention(B, T));
   s.dchunks = cut_chunks(capacity.dchunks, dims.attention(B, T));
   return s;
+}
+
+Tensor as_operand(const Tensor& x, const Tensor& copy, const Stream& stream) {
+  if (!copy.defined()) return x;
+  const Tensor operand = resized(copy, x.shape);
+  convert(x, operand, stream);
+  return operand;
 }
 
 }  // namespace baton

@@ -24,6 +24,18 @@ struct LayerDims {
   AttentionShape attention(int64_t B, int64_t T) const { return {B, T, H, operator_k(), V, gate}; }
 };
 
+/// Two dtypes of a run: `compute` of what matrix products read (bfloat16 on a GPU), `accum` of what adds up: the
+/// residual stream and its gradient, log gates, states, statistics, weights and their gradients. Equal but for
+/// bfloat16.
+struct Precision {
+  DType compute = DType::kFloat32, accum = DType::kFloat32;
+
+  static Precision of(DType dtype) {
+    return dtype == DType::kBFloat16 ? Precision{DType::kBFloat16, DType::kFloat32} : Precision{dtype, dtype};
+  }
+  bool mixed() const { return compute != accum; }
+};
+
 /// Kept by each layer. N = B T rows.
 struct LayerActivations {
   Tensor x;                   // [N, D] residual stream entering the layer
@@ -55,13 +67,16 @@ struct Scratch {
 };
 
 /// Capacity for B sequences of T tokens, from the arena.
-LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, DType dtype);
+LayerActivations make_activations(const LayerDims& dims, int64_t B, int64_t T, Arena& arena, Precision precision);
 /// For training also the gradients' scratch. `dims` of every layer.
 Scratch make_scratch(const std::vector<LayerDims>& dims, int64_t B, int64_t T, bool training, Arena& arena,
-                     DType dtype);
+                     Precision precision);
 
 /// The same memory as views for a shorter T (B the same).
 LayerActivations cut(const LayerActivations& capacity, const LayerDims& dims, int64_t B, int64_t T);
 Scratch cut(const Scratch& capacity, const LayerDims& dims, int64_t B, int64_t T);
+
+/// x as an operand of a matrix product: x itself, or converted into `copy` where precision is mixed.
+Tensor as_operand(const Tensor& x, const Tensor& copy, const Stream& stream);
 
 }  // namespace baton

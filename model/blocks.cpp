@@ -16,9 +16,10 @@ void FeedForward::forward(const LayerActivations& a, const Scratch& s, const Ten
 }
 
 void FeedForward::backward(const LayerActivations& a, const Scratch& s, const Stream& stream) const {
+  const Tensor dout = as_operand(s.dres, s.dres_operand, stream);
   glu_forward(act_, a.a, a.b, s.hidden, stream);
-  linear_dw(s.dres, s.hidden, down_.gradient, stream);
-  linear_dx(s.dres, down_.value, s.dhidden, 0.0, stream);
+  linear_dw(dout, s.hidden, down_.gradient, stream);
+  linear_dx(dout, down_.value, s.dhidden, 0.0, stream);
   glu_backward(act_, a.a, a.b, s.dhidden, s.da, s.dhidden, stream);
   linear_dw(s.da, a.y2, gate_.gradient, stream);
   linear_dw(s.dhidden, a.y2, up_.gradient, stream);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "runtime/tensor.h"
+#include "runtime/memory.h"
 
 namespace baton {
 
@@ -29,13 +29,17 @@ inline double lightning_log_decay(const std::string& form, int64_t layer, int64_
   return -alibi_slope(head, heads) * factor;
 }
 
-/// Fills x [H]; nothing where x has no memory (measuring arena).
+/// Fills x [H] on its device; nothing where x has no memory (measuring arena).
 template <class F>
 void fill_log_decays(const Tensor& x, F&& log_decay) {
   if (x.data == nullptr) return;
+  const OwnedTensor host(x.shape, x.dtype);
   dispatch_float(x.dtype, [&]<class T>() {
-    for (int64_t head = 0; head < x.numel(); ++head) x.as<T>()[head] = static_cast<T>(log_decay(head));
+    for (int64_t head = 0; head < x.numel(); ++head) host.tensor.as<T>()[head] = static_cast<T>(log_decay(head));
   });
+  const Stream stream{x.device};
+  copy(host, x, stream);
+  synchronize(stream);
 }
 
 }  // namespace baton

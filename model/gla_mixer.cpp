@@ -10,7 +10,7 @@ namespace {
 class GlaMixer final : public Mixer {
  public:
   GlaMixer(const ModelConfig& c, int64_t layer, const ParameterSet& p, const std::string& prefix, Arena& arena,
-           DType dtype)
+           Precision precision)
       : Mixer(c, layer, p, prefix, "g_norm_swish_gate", "o_proj.weight"), temperature_(c.gate_temperature) {
     gate_act_ = Activation::kSilu;
     gate_ = p.get(prefix + "g_proj.weight");
@@ -22,7 +22,7 @@ class GlaMixer final : public Mixer {
     if (dims_.gate == GateKind::kVector || dims_.gate == GateKind::kBilinear) gk_ = low_rank(p, prefix + "gk_proj");
     if (dims_.gate == GateKind::kBilinear) gv_ = low_rank(p, prefix + "gv_proj");
     if (dims_.gate == GateKind::kFixed) {
-      log_decay_ = arena.tensor("constants", {dims_.H}, dtype);
+      log_decay_ = arena.tensor("constants", {dims_.H}, precision.accum);
       fill_log_decays(log_decay_, [](int64_t head) { return retnet_log_decay(head); });
     }
   }
@@ -45,9 +45,10 @@ class GlaMixer final : public Mixer {
 
   void gate_backward(const Gate& gate, const Tensor& y, const Tensor& low, const Tensor& pre, const Tensor& dg,
                      const Scratch& s, const Stream& stream) const {
-    const Tensor dpre = dg.view(pre.shape);
-    log_gate_backward(pre, temperature_, dpre, dpre, stream);
-    bias_gradient(dpre, gate.bias.gradient, stream);
+    const Tensor dsum = dg.view(pre.shape);
+    log_gate_backward(pre, temperature_, dsum, dsum, stream);
+    bias_gradient(dsum, gate.bias.gradient, stream);
+    const Tensor dpre = as_operand(dsum, s.dgate_operand, stream);
     linear_dw(dpre, gate.low.defined() ? low : y, gate.w.gradient, stream);
     if (!gate.low.defined()) return linear_dx(dpre, gate.w.value, s.dy, 1.0, stream);
     linear_dx(dpre, gate.w.value, s.dlow, 0.0, stream);
@@ -92,8 +93,8 @@ class GlaMixer final : public Mixer {
 }  // namespace
 
 std::unique_ptr<Mixer> make_gla_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
-                                      const std::string& prefix, Arena& arena, DType dtype) {
-  return std::make_unique<GlaMixer>(config, layer, p, prefix, arena, dtype);
+                                      const std::string& prefix, Arena& arena, Precision precision) {
+  return std::make_unique<GlaMixer>(config, layer, p, prefix, arena, precision);
 }
 
 }  // namespace baton

@@ -9,7 +9,7 @@ namespace {
 class LightningMixer final : public Mixer {
  public:
   LightningMixer(const ModelConfig& c, int64_t layer, const ParameterSet& p, const std::string& prefix, Arena& arena,
-                 DType dtype)
+                 Precision precision)
       : Mixer(c, layer, p, prefix, "norm", "out_proj.weight"), theta_(p.find(prefix + "lrpe.theta")) {
     const Parameter qkvu = p.get(prefix + "qkvu_proj.weight");
     const int64_t D = c.width;
@@ -20,7 +20,7 @@ class LightningMixer final : public Mixer {
     k_ = part(1);
     v_ = part(2);
     gate_ = part(3);
-    log_decay_ = arena.tensor("constants", {dims_.H}, dtype);
+    log_decay_ = arena.tensor("constants", {dims_.H}, precision.accum);
     fill_log_decays(log_decay_,
                     [&](int64_t head) { return lightning_log_decay(c.slope, layer, c.layers, head, c.heads); });
   }
@@ -72,8 +72,8 @@ class LightningMixer final : public Mixer {
 }  // namespace
 
 std::unique_ptr<Mixer> make_lightning_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
-                                            const std::string& prefix, Arena& arena, DType dtype) {
-  return std::make_unique<LightningMixer>(config, layer, p, prefix, arena, dtype);
+                                            const std::string& prefix, Arena& arena, Precision precision) {
+  return std::make_unique<LightningMixer>(config, layer, p, prefix, arena, precision);
 }
 
 }  // namespace baton

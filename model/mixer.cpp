@@ -48,8 +48,9 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
 void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& batch, const Tensor& h0,
                      const StatePass& dpass, const Probe& probe, const Stream& stream) const {
   output(a, s, stream);
-  linear_dx(s.dres, out_.value, s.dgated, 0.0, stream);
-  linear_dw(s.dres, s.gated, out_.gradient, stream);
+  const Tensor dresidual = as_operand(s.dres, s.dres_operand, stream);
+  linear_dx(dresidual, out_.value, s.dgated, 0.0, stream);
+  linear_dw(dresidual, s.gated, out_.gradient, stream);
   glu_backward(gate_act_, a.r, s.normed, s.dgated, s.dr, s.dgated, stream);
   const Tensor rows = norm_rows(a.o), dout = s.normed.view(a.o.shape);  // normed is not needed any more
   norm_.backward(rows, a.stats_o, s.dgated.view(rows.shape), dout.view(rows.shape), 0.0, stream);
@@ -72,10 +73,10 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
 }
 
 std::unique_ptr<Mixer> Mixer::make(const ModelConfig& config, int64_t layer, const ParameterSet& p, Arena& arena,
-                                   DType dtype) {
+                                   Precision precision) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
-  if (config.family == "gla") return make_gla_mixer(config, layer, p, prefix + "attn.", arena, dtype);
-  return make_lightning_mixer(config, layer, p, prefix + "token_mixer.", arena, dtype);
+  if (config.family == "gla") return make_gla_mixer(config, layer, p, prefix + "attn.", arena, precision);
+  return make_lightning_mixer(config, layer, p, prefix + "token_mixer.", arena, precision);
 }
 
 }  // namespace baton

@@ -40,7 +40,7 @@ class Mixer {
  public:
   virtual ~Mixer() = default;
   static std::unique_ptr<Mixer> make(const ModelConfig& config, int64_t layer, const ParameterSet& p, Arena& arena,
-                                     DType dtype);
+                                     Precision precision);
 
   /// a.y1 -> adds the mixer's output to a.x_mid.
   void forward(const LayerActivations& a, const Scratch& s, const Batch& batch, const StatePass& pass,
@@ -77,9 +77,9 @@ class Mixer {
 
 /// The two families; prefix is that of their parameters, "model.layers.0.attn.".
 std::unique_ptr<Mixer> make_gla_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
-                                      const std::string& prefix, Arena& arena, DType dtype);
+                                      const std::string& prefix, Arena& arena, Precision precision);
 std::unique_ptr<Mixer> make_lightning_mixer(const ModelConfig& config, int64_t layer, const ParameterSet& p,
-                                            const std::string& prefix, Arena& arena, DType dtype);
+                                            const std::string& prefix, Arena& arena, Precision precision);
 
 /// x [B, T, ...] as rows of tokens [B T, ...].
 Tensor token_rows(const Tensor& x);

@@ -15,12 +15,13 @@ constexpr int64_t kHeadRows = 1024;
 }  // namespace
 
 Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool training, Arena& arena)
-    : config_(config), dtype_(dtype), max_B_(B), max_T_(T), table_(std::make_unique<ParameterTable>(config)) {
+    : config_(config), precision_(Precision::of(dtype)), max_B_(B), max_T_(T), table_(std::make_unique<ParameterTable>(config)) {
   const bool tnl = config.family == "tnl";
   const NormKind kind = parse_norm_kind(config.norm_name());
   parameters_.table = table_.get();
-  parameters_.values = arena.tensor("parameters", {table_->flat_numel()}, dtype);
-  if (training) parameters_.gradients = arena.tensor("gradients", {table_->flat_numel()}, dtype);
+  parameters_.values = arena.tensor("parameters", {table_->flat_numel()}, precision_.accum);
+  if (precision_.mixed()) parameters_.operands = arena.tensor("operands", {table_->flat_numel()}, precision_.compute);
+  if (training) parameters_.gradients = arena.tensor("gradients", {table_->flat_numel()}, precision_.accum);
   embedding_ = parameters_.get(tnl ? "model.embed_tokens.weight" : "model.embeddings.weight");
   head_ = config.tie_embeddings ? embedding_ : parameters_.get("lm_head.weight");
   if (tnl) embedding_scale_ = std::sqrt(static_cast<double>(config.width));
@@ -33,7 +34,7 @@ Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool 
     layers_.push_back({d,
                        Norm(kind, config.norm_eps, parameters_, name + (tnl ? "token_norm" : "attn_norm")),
                        Norm(kind, config.norm_eps, parameters_, name + (tnl ? "channel_norm" : "mlp_norm")),
-                       Mixer::make(config, l, parameters_, arena, dtype),
+                       Mixer::make(config, l, parameters_, arena, precision_),
                        FeedForward(d, parameters_, name),
                        {},
                        {}});
@@ -42,20 +43,27 @@ Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool 
   size_t largest = 0;
   for (size_t l = 0; l < dims.size(); ++l)
     if (dims[l].operator_k() > dims[largest].operator_k()) largest = l;
-  const LayerActivations shared = training ? LayerActivations{} : make_activations(dims[largest], B, T, arena, dtype);
-  for (Layer& layer : layers_) layer.capacity = training ? make_activations(layer.dims, B, T, arena, dtype) : shared;
-  scratch_ = make_scratch(dims, B, T, training, arena, dtype);
-  x_final_ = arena.tensor("activations", {B * T, config.width}, dtype);
-  y_final_ = arena.tensor("activations", {B * T, config.width}, dtype);
-  stats_final_ = arena.tensor("activations", {B * T, 2}, dtype);
+  const LayerActivations shared = training ? LayerActivations{} : make_activations(dims[largest], B, T, arena, precision_);
+  for (Layer& layer : layers_) layer.capacity = training ? make_activations(layer.dims, B, T, arena, precision_) : shared;
+  scratch_ = make_scratch(dims, B, T, training, arena, precision_);
+  x_final_ = arena.tensor("activations", {B * T, config.width}, precision_.accum);
+  y_final_ = arena.tensor("activations", {B * T, config.width}, precision_.compute);
+  stats_final_ = arena.tensor("activations", {B * T, 2}, precision_.accum);
   losses_ = arena.tensor("head", {B * T}, DType::kFloat64);
-  logits_ = arena.tensor("head", {std::min(B * T, kHeadRows), config.vocab}, dtype);
+  const Shape head_rows{std::min(B * T, kHeadRows), config.vocab};
+  logits_ = arena.tensor("head", head_rows, precision_.accum);
+  if (training && precision_.mixed()) dlogits_ = arena.tensor("head", head_rows, precision_.compute);
+  if (arena.device().type != DeviceType::kCpu && !arena.measuring()) host_losses_ = OwnedTensor({B * T}, DType::kFloat64);
+}
+
+void Model::refresh_operands(const Stream& stream) const {
+  if (parameters_.operands.defined()) convert(parameters_.values, parameters_.operands, stream);
 }
 
 States Model::make_states(Arena& arena, const std::string& group) const {
   States states;
   for (const Layer& layer : layers_)
-    states.push_back(arena.tensor(group, layer.dims.attention(max_B_, 1).state(), dtype_));
+    states.push_back(arena.tensor(group, layer.dims.attention(max_B_, 1).state(), precision_.accum));
   return states;
 }
 
@@ -94,14 +102,15 @@ double Model::head_loss(const Batch& batch, double gradient_scale, bool with_gra
     const int64_t count = std::min(kHeadRows, num_rows_ - first);
     const Tensor block = logits_.rows(0, count), y = y_final_.rows(first, count);
     logits(first, count, block, stream);
-    cross_entropy(block, targets.rows(first, count), losses_.rows(first, count), gradient_scale,
-                  with_gradient ? block : Tensor{}, stream);
+    const Tensor dlogits = !with_gradient ? Tensor{} : dlogits_.defined() ? dlogits_.rows(0, count) : block;
+    cross_entropy(block, targets.rows(first, count), losses_.rows(first, count), gradient_scale, dlogits, stream);
     if (!with_gradient) continue;
-    linear_dw(block, y, head_.gradient, stream);
-    linear_dx(block, head_.value, scratch_.dy.rows(first, count), 0.0, stream);  // the gradient of y_final
+    linear_dw(dlogits, y, head_.gradient, stream);
+    linear_dx(dlogits, head_.value, scratch_.dy.rows(first, count), 0.0, stream);  // the gradient of y_final
   }
+  if (host_losses_.tensor.defined()) copy(losses_.rows(0, num_rows_), losses(), stream);
   synchronize(stream);
-  const double* losses = losses_.as<double>();
+  const double* losses = host_losses().as<double>();
   for (int64_t i = 0; i < num_rows_; ++i) sum += losses[i];
   return sum;
 }

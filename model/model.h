@@ -15,11 +15,14 @@ using States = std::vector<Tensor>;
 class Model {
  public:
   /// Lays everything out in the arena: run it on a measuring arena first, then on one of that size. B sequences of at
-  /// most T tokens at once. Without `training` layers share one set of activations and there are no gradients.
+  /// most T tokens at once. Without `training` layers share one set of activations and there are no gradients. dtype
+  /// bfloat16 is mixed precision (Precision).
   Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool training, Arena& arena);
 
   const ParameterTable& table() const { return *table_; }
   const ParameterSet& parameters() const { return parameters_; }
+  /// To be called when the weights have changed: renews the copies that matrix products read.
+  void refresh_operands(const Stream& stream) const;
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   int64_t capacity_tokens() const { return max_T_; }
 
@@ -34,9 +37,9 @@ class Model {
   /// After forward: sum of the cross-entropies of this shard's counted tokens (double). With gradients, the head's
   /// backward runs too, for the loss gradient_scale * sum. Per-token losses: losses().
   double head_loss(const Batch& batch, double gradient_scale, bool with_gradient, const Stream& stream);
-  /// double [B T], of the last head_loss.
-  Tensor losses() const { return losses_.rows(0, num_rows_); }
-  /// Logits [count, vocab] of token rows [first, first + count) of the last forward.
+  /// Host double [B T], of the last head_loss.
+  Tensor losses() const { return host_losses().rows(0, num_rows_); }
+  /// Logits [count, vocab], in the accumulating dtype, of token rows [first, first + count) of the last forward.
   void logits(int64_t first, int64_t count, const Tensor& out, const Stream& stream) const;
 
   /// After forward and head_loss with gradients. entering: forward's. dstates_in[l] is the gradient of the state that
@@ -54,8 +57,10 @@ class Model {
     LayerActivations capacity, act;
   };
 
+  const Tensor& host_losses() const { return host_losses_.tensor.defined() ? host_losses_.tensor : losses_; }
+
   ModelConfig config_;
-  DType dtype_;
+  Precision precision_;
   int64_t max_B_, max_T_, num_rows_ = 0;
   std::unique_ptr<ParameterTable> table_;
   ParameterSet parameters_;
@@ -64,7 +69,9 @@ class Model {
   std::vector<Layer> layers_;
   std::unique_ptr<Norm> final_norm_;
   Scratch scratch_;
-  Tensor x_final_, y_final_, stats_final_, losses_, logits_;  // [N, D], [N, D], [N, 2], [N], [kHeadRows, vocab]
+  Tensor x_final_, y_final_, stats_final_, losses_;  // [N, D], [N, D], [N, 2], [N]
+  Tensor logits_, dlogits_;                          // [kHeadRows, vocab]; dlogits_ in mixed precision only
+  OwnedTensor host_losses_;                          // where losses_ is on a device
 };
 
 }  // namespace baton

@@ -5,10 +5,10 @@
 
 namespace baton {
 
-Optimizer::Optimizer(const ParameterSet& parameters, DType dtype, Arena& arena)
+Optimizer::Optimizer(const ParameterSet& parameters, Arena& arena)
     : parameters_(parameters),
-      m_(arena.tensor("optimizer", {parameters.table->flat_numel()}, dtype)),
-      v_(arena.tensor("optimizer", {parameters.table->flat_numel()}, dtype)) {}
+      m_(arena.tensor("optimizer", {parameters.table->flat_numel()}, parameters.values.dtype)),
+      v_(arena.tensor("optimizer", {parameters.table->flat_numel()}, parameters.values.dtype)) {}
 
 void Optimizer::step(const TrainConfig& config, int64_t step, double gradient_scale, const Stream& stream) {
   AdamWStep s{.lr = learning_rate(config, step), .beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps};

@@ -9,7 +9,7 @@ namespace baton {
 
 class Optimizer {
  public:
-  Optimizer(const ParameterSet& parameters, DType dtype, Arena& arena);
+  Optimizer(const ParameterSet& parameters, Arena& arena);
 
   /// One update from the gradients times gradient_scale; weight decay on the rows that have it.
   void step(const TrainConfig& config, int64_t step, double gradient_scale, const Stream& stream);

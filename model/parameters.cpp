@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/memory.h"
 #include "runtime/rng.h"
 
 namespace baton {
@@ -111,6 +112,13 @@ Tensor ParameterTable::view(const Tensor& flat, const std::string& name) const {
 }
 
 void initialize(const ParameterTable& table, const Tensor& flat, int64_t seed) {
+  if (flat.device.type != DeviceType::kCpu) {
+    const OwnedTensor host(flat.shape, flat.dtype);
+    initialize(table, host, seed);
+    const Stream stream{flat.device};
+    copy(host, flat, stream);
+    return synchronize(stream);
+  }
   for (const ParameterRow& row : table.rows()) {
     const Tensor x = table.view(flat, row);
     const uint64_t stream = hash_name(row.name);
@@ -132,7 +140,9 @@ void initialize(const ParameterTable& table, const Tensor& flat, int64_t seed) {
 }
 
 Parameter ParameterSet::get(const std::string& name) const {
-  return {table->view(values, name), gradients.defined() ? table->view(gradients, name) : Tensor{}};
+  Tensor value = table->view(values, name);
+  if (operands.defined() && value.shape.rank() == 2) value = table->view(operands, name);
+  return {value, gradients.defined() ? table->view(gradients, name) : Tensor{}};
 }
 
 }  // namespace baton

@@ -48,19 +48,20 @@ class ParameterTable {
   int64_t flat_numel_ = 0, num_parameters_ = 0;
 };
 
-/// Fills a flat float32 or float64 host tensor; an element depends on (seed, row name, index) alone.
+/// Fills a flat float32 or float64 tensor on any device; an element depends on (seed, row name, index) alone.
 void initialize(const ParameterTable& table, const Tensor& flat, int64_t seed);
 
-/// A weight and the place where its gradient accumulates (undefined outside training).
+/// A weight as kernels read it, and the place where its gradient accumulates (undefined outside training).
 struct Parameter {
   Tensor value, gradient;
   bool defined() const { return value.defined(); }
 };
 
-/// All weights of a model and their gradients, each one flat tensor.
+/// All weights of a model and their gradients, each one flat tensor. In mixed precision `operands` holds a bfloat16 copy
+/// of the float32 weights, which matrices (two dimensions) are read from.
 struct ParameterSet {
   const ParameterTable* table = nullptr;
-  Tensor values, gradients;
+  Tensor values, gradients, operands;
 
   /// CHECKs that the row exists; find returns an undefined Parameter where it does not.
   Parameter get(const std::string& name) const;

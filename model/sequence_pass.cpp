@@ -1,6 +1,7 @@
 #include "model/sequence_pass.h"
 
 #include <algorithm>
+#include <array>
 
 namespace baton {
 namespace {
@@ -9,6 +10,8 @@ int64_t count_targets(const Batch& batch) {
   const int32_t* t = batch.targets.as<int32_t>();
   return std::count_if(t, t + batch.targets.numel(), [](int32_t x) { return x >= 0; });
 }
+
+constexpr std::array kBatchTensors{&Batch::tokens, &Batch::targets, &Batch::starts, &Batch::positions};
 
 void zero(const States& states, const Stream& stream) {
   for (const Tensor& s : states) set_zero(s, stream);
@@ -30,10 +33,13 @@ int64_t WindowPlan::capacity(int64_t T_total, int64_t window, int64_t sp_size) {
 SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy, int64_t B, int64_t T,
                            int64_t max_windows, Arena& arena)
     : model_(model), scan_(sp_group, strategy) {
-  capacity_.tokens = arena.tensor("batch", {B, T}, DType::kInt32);
-  capacity_.targets = arena.tensor("batch", {B, T}, DType::kInt32);
-  capacity_.starts = arena.tensor("batch", {B, T}, DType::kUInt8);
-  capacity_.positions = arena.tensor("batch", {B, T}, DType::kInt64);
+  const Shape shape{B, T};
+  device_capacity_.tokens = arena.tensor("batch", shape, DType::kInt32);
+  device_capacity_.targets = arena.tensor("batch", shape, DType::kInt32);
+  device_capacity_.starts = arena.tensor("batch", shape, DType::kUInt8);
+  device_capacity_.positions = arena.tensor("batch", shape, DType::kInt64);
+  if (arena.device().type != DeviceType::kCpu && !arena.measuring())
+    for (const auto tensor : kBatchTensors) host_capacity_.emplace_back(shape, (device_capacity_.*tensor).dtype);
   // Evaluation needs two sets: the one that entered a window and the one entering the next.
   for (int64_t w = 0; w < std::max<int64_t>(max_windows, 2); ++w)
     entering_.push_back(model.make_states(arena, "window states"));
@@ -43,17 +49,21 @@ SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy,
   dleaving_ = model.make_states(arena, "states");
 }
 
-Batch SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load) {
+void SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load, const Stream& stream) {
   const Range range = plan.shard(w);
-  const auto cut = [&](Tensor x) {
-    x.shape = {x.dim(0), range.size()};
-    return x;
-  };
-  CHECK(range.size() <= capacity_.tokens.dim(1), "a shard of {} tokens exceeds the {} laid out", range.size(),
-        capacity_.tokens.dim(1));
-  Batch batch{cut(capacity_.tokens), cut(capacity_.targets), cut(capacity_.starts), cut(capacity_.positions), range};
-  load(range, batch);
-  return batch;
+  CHECK(range.size() <= device_capacity_.tokens.dim(1), "a shard of {} tokens exceeds the {} laid out", range.size(),
+        device_capacity_.tokens.dim(1));
+  synchronize(stream);  // the host's buffers may still be on their way
+  const auto next_host = host_capacity_.begin();
+  for (size_t i = 0; i < kBatchTensors.size(); ++i) {
+    Tensor& on_device = device_batch_.*kBatchTensors[i] = device_capacity_.*kBatchTensors[i];
+    Tensor& on_host = host_batch_.*kBatchTensors[i] = host_capacity_.empty() ? on_device : next_host[i].tensor;
+    on_device.shape = on_host.shape = {on_device.dim(0), range.size()};
+  }
+  device_batch_.range = host_batch_.range = range;
+  load(range, host_batch_);
+  if (host_capacity_.empty()) return;
+  for (const auto tensor : kBatchTensors) copy(host_batch_.*tensor, device_batch_.*tensor, stream);
 }
 
 void SequencePass::enter_window(bool first, const States& states, const Stream& stream) {
@@ -63,11 +73,11 @@ void SequencePass::enter_window(bool first, const States& states, const Stream& 
     scan_.wrap(Direction::kForward, leaving_, states, stream);
 }
 
-void SequencePass::loss_and_backward(const Batch& batch, int64_t w, double gradient_scale, const Probe& probe,
+void SequencePass::loss_and_backward(int64_t w, double gradient_scale, const Probe& probe,
                                      Result& result, const Stream& stream) {
-  result.loss_sum += model_.head_loss(batch, gradient_scale, true, stream);
-  result.counted += count_targets(batch);
-  model_.backward(batch, scan_, entering_[w], dleaving_, dentering_, probe, stream);
+  result.loss_sum += model_.head_loss(device_batch_, gradient_scale, true, stream);
+  result.counted += count_targets(host_batch_);
+  model_.backward(device_batch_, scan_, entering_[w], dleaving_, dentering_, probe, stream);
 }
 
 SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, double gradient_scale,
@@ -79,30 +89,29 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
   zero(dleaving_, stream);
   if (!exact) {
     for (int64_t w = 0; w < W && !abandoned(); ++w) {
-      const Batch batch = load_window(plan, w, load);
+      load_window(plan, w, load, stream);
       enter_window(w == 0, entering_[w % 2], stream);
-      model_.forward(batch, &scan_, entering_[w % 2], leaving_, stream);
-      loss_and_backward(batch, w % 2, gradient_scale, probe, result, stream);
+      model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
+      loss_and_backward(w % 2, gradient_scale, probe, result, stream);
       zero(dleaving_, stream);
     }
     return result;
   }
   CHECK(W <= static_cast<int64_t>(entering_.size()), "{} windows exceed the {} laid out", W, entering_.size());
-  Batch batch;
   for (int64_t w = 0; w < W; ++w) {
     if (abandoned()) return result;
-    batch = load_window(plan, w, load);
+    load_window(plan, w, load, stream);
     enter_window(w == 0, entering_[w], stream);
-    model_.forward(batch, &scan_, entering_[w], leaving_, stream);
+    model_.forward(device_batch_, &scan_, entering_[w], leaving_, stream);
   }
   for (int64_t w = W - 1; w >= 0; --w) {
     if (w < W - 1) {  // the last window's activations are still there
       if (abandoned()) return result;
       scan_.wrap(Direction::kReversed, dentering_, dleaving_, stream);
-      batch = load_window(plan, w, load);
-      model_.forward(batch, nullptr, entering_[w], leaving_, stream);
+      load_window(plan, w, load, stream);
+      model_.forward(device_batch_, nullptr, entering_[w], leaving_, stream);
     }
-    loss_and_backward(batch, w, gradient_scale, probe, result, stream);
+    loss_and_backward(w, gradient_scale, probe, result, stream);
   }
   return result;
 }
@@ -116,12 +125,12 @@ SequencePass::Result SequencePass::evaluate(const WindowPlan& plan, const LoadTo
       result.abandoned = true;
       return result;
     }
-    const Batch batch = load_window(plan, w, load);
+    load_window(plan, w, load, stream);
     enter_window(w == 0, entering_[w % 2], stream);
-    model_.forward(batch, &scan_, entering_[w % 2], leaving_, stream);
-    result.loss_sum += model_.head_loss(batch, 0.0, false, stream);
-    result.counted += count_targets(batch);
-    if (on_window) on_window(plan.shard(w), batch, model_.losses().view(batch.tokens.shape));
+    model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
+    result.loss_sum += model_.head_loss(device_batch_, 0.0, false, stream);
+    result.counted += count_targets(host_batch_);
+    if (on_window) on_window(plan.shard(w), host_batch_, model_.losses().view(host_batch_.tokens.shape));
   }
   return result;
 }

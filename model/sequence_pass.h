@@ -16,7 +16,7 @@
 
 namespace baton {
 
-/// Fills this rank's batch for tokens [range) of its B sequences.
+/// Fills this rank's batch, in host memory, for tokens [range) of its B sequences.
 using LoadTokens = std::function<void(Range range, const Batch& batch)>;
 
 /// Called between windows; true abandons the pass. Must agree on all ranks.
@@ -50,7 +50,7 @@ class SequencePass {
   Result train(const WindowPlan& plan, bool exact, double gradient_scale, const LoadTokens& load,
                const ShouldAbandon& should_abandon, const Probe& probe, const Stream& stream);
 
-  /// Forward only. on_window, where given, sees each window's range and per-token losses [B, T].
+  /// Forward only. on_window, where given, sees each window's range, its batch and its per-token losses [B, T], on the host.
   using OnWindow = std::function<void(Range range, const Batch& batch, const Tensor& losses)>;
   Result evaluate(const WindowPlan& plan, const LoadTokens& load, const ShouldAbandon& should_abandon,
                   const OnWindow& on_window, const Stream& stream);
@@ -61,14 +61,16 @@ class SequencePass {
   const std::vector<States>& entering() const { return entering_; }
 
  private:
-  Batch load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load);
+  /// Loads on the host, then copies to the model's device; device_batch_ and host_batch_ are cut to the shard.
+  void load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load, const Stream& stream);
   void enter_window(bool first, const States& states, const Stream& stream);
-  void loss_and_backward(const Batch& batch, int64_t w, double gradient_scale, const Probe& probe, Result& result,
+  void loss_and_backward(int64_t w, double gradient_scale, const Probe& probe, Result& result,
                          const Stream& stream);
 
   Model& model_;
   StateScan scan_;
-  Batch capacity_;
+  std::vector<OwnedTensor> host_capacity_;  // where the model is on a device
+  Batch device_capacity_, device_batch_, host_batch_;
   std::vector<States> entering_;  // by window
   States leaving_, dentering_, dleaving_;
 };

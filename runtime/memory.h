@@ -46,6 +46,7 @@ class Arena {
   Arena(Device device, int64_t bytes);                // allocates
 
   bool measuring() const { return buffer_.bytes() == 0; }
+  Device device() const { return device_; }
   /// A tensor of this group, aligned to 256 bytes. Groups are rows of the memory table: "parameters", "activations".
   Tensor tensor(const std::string& group, const Shape& shape, DType dtype);
 
