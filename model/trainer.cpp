@@ -15,22 +15,21 @@ SampleSlice row(const Batch& batch, int64_t b) {
           batch.positions.as<int64_t>() + at};
 }
 
-DType parse_dtype(const std::string& name) { return name == "float64" ? DType::kFloat64 : DType::kFloat32; }
-
 }  // namespace
 
 Trainer::Trainer(const Config& config, Purpose purpose, const Ranks& ranks, bool measuring)
-    : config_(config), purpose_(purpose), ranks_(ranks), dtype_(parse_dtype(config.run.dtype)) {
+    : config_(config), purpose_(purpose), ranks_(ranks), dtype_(parse_dtype(config.run.dtype)), stream_(ranks.stream) {
   const int64_t batch_per_dp = config.train.batch / ranks.topology.dp_size();
   micro_batch_ = config.train.micro_batch > 0 ? config.train.micro_batch : batch_per_dp;
   window_ = config.train.window > 0 ? config.train.window : config.data.seq_len;
-  arena_ = std::make_unique<Arena>(Device{});
+  arena_ = std::make_unique<Arena>(stream_.device);
   lay_out(*arena_);
   if (measuring) return;
-  auto allocated = std::make_unique<Arena>(Device{}, arena_->used_bytes());
+  auto allocated = std::make_unique<Arena>(stream_.device, arena_->used_bytes());
   lay_out(*allocated);
   arena_ = std::move(allocated);
   initialize(model_->table(), model_->parameters().values, config.run.seed);
+  weights_changed();
 }
 
 void Trainer::lay_out(Arena& arena) {
@@ -42,7 +41,7 @@ void Trainer::lay_out(Arena& arena) {
   pass_.reset();
   optimizer_.reset();
   model_ = std::make_unique<Model>(config_.model, dtype_, micro_batch_, T, training, arena);
-  if (training) optimizer_ = std::make_unique<Optimizer>(model_->parameters(), dtype_, arena);
+  if (training) optimizer_ = std::make_unique<Optimizer>(model_->parameters(), arena);
   pass_ = std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy(config_.parallel.scan), micro_batch_,
                                          T, num_windows, arena);
 }
@@ -53,7 +52,7 @@ WindowPlan Trainer::plan(int64_t T_total) const {
 
 StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_sample,
                                const ShouldAbandon& should_abandon, const Probe& probe) {
-  const Stream stream;
+  const Stream& stream = stream_;
   const int64_t batch = config_.train.batch, T = config_.data.seq_len, dp = ranks_.topology.dp_size();
   const Tensor& gradients = model_->parameters().gradients;
   // Scaled by the tokens there are at most; the exact divisor, known after the pass, is applied with the clipping.
@@ -90,11 +89,12 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const double clip = config_.train.clip;
   const double clipping = clip > 0 && result.grad_norm > clip ? clip / result.grad_norm : 1.0;
   optimizer_->step(config_.train, step, rescale * clipping, stream);
+  weights_changed();
   return result;
 }
 
 void Trainer::require_finite(const SequencePass::Result& result, int64_t step) const {
-  const Stream stream;
+  const Stream& stream = stream_;
   const ParameterSet& p = model_->parameters();
   // The gradient alone is looked at in every step; where the fault came in is searched only once there is one.
   together(*ranks_.world, [&] {
@@ -114,7 +114,7 @@ void Trainer::require_finite(const SequencePass::Result& result, int64_t step) c
 }
 
 EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_abandon) {
-  const Stream stream;
+  const Stream& stream = stream_;
   const int64_t T = config_.eval.seq_len > 0 ? config_.eval.seq_len : config_.data.seq_len;
   const int64_t dp = ranks_.topology.dp_size();
   const int64_t num_samples = std::clamp<int64_t>(config_.eval.tokens / T, 1, data.num_samples(T));
@@ -146,7 +146,7 @@ EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_ab
       return stopped;
     }
   }
-  ranks_.world->all_reduce(sums, ReduceOp::kSum, stream);
+  ranks_.world->all_reduce(sums, ReduceOp::kSum, Stream{});
   EvalResult result;
   double loss = 0, count = 0;
   for (int b = 0; b < static_cast<int>(std::bit_width(static_cast<uint64_t>(T))); ++b) {

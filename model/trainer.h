@@ -26,11 +26,12 @@ struct EvalResult {
   bool abandoned = false;
 };
 
-/// The groups of a job as the trainer sees it.
+/// The groups of a job as the trainer sees it, and the device this rank computes on.
 struct Ranks {
   Topology topology;
   Group* world = nullptr;
   Group* sp = nullptr;
+  Stream stream;
 };
 
 class Trainer {
@@ -51,8 +52,11 @@ class Trainer {
   Model& model() { return *model_; }
   const Arena& arena() const { return *arena_; }
   const StateScan& scan() const { return pass_->scan(); }
-  /// Weights and moments (training), or weights alone.
+  /// Weights and moments (training), or weights alone, on the trainer's device.
   std::vector<NamedTensor> tensors() const;
+  /// To be called when weights were written from outside.
+  void weights_changed() { model_->refresh_operands(stream_); }
+  const Stream& stream() const { return stream_; }
   /// Floating-point operations of one token, forward and backward: 6 a weight that multiplies, and the operator's.
   double flops_per_token() const;
   const Config& config() const { return config_; }
@@ -66,6 +70,7 @@ class Trainer {
   Purpose purpose_;
   Ranks ranks_;
   DType dtype_;
+  Stream stream_;
   int64_t micro_batch_ = 1, window_ = 0;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Model> model_;

@@ -38,6 +38,12 @@ std::string to_string(DType dtype) {
   return "unknown";
 }
 
+DType parse_dtype(const std::string& name) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32, DType::kInt64, DType::kUInt8})
+    if (name == to_string(dtype)) return dtype;
+  CHECK_INPUT(false, "dtype = {}: must be float32, float64 or bfloat16", name);
+}
+
 Shape::Shape(std::span<const int64_t> dims) {
   CHECK(dims.size() <= kMaxRank, "a shape has at most {} dimensions, not {}", kMaxRank, dims.size());
   for (int64_t d : dims) {

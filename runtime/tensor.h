@@ -15,6 +15,7 @@ enum class DType { kFloat32, kFloat64, kBFloat16, kInt32, kInt64, kUInt8 };
 
 int64_t size_of(DType dtype);
 std::string to_string(DType dtype);  // "float32", as in configuration keys
+DType parse_dtype(const std::string& name);
 
 enum class DeviceType { kCpu, kCuda };
 
