@@ -10,6 +10,7 @@
 
 #include "runtime/files.h"
 #include "runtime/hdf5_access.h"
+#include "runtime/memory.h"
 
 namespace baton {
 namespace {
@@ -177,24 +178,26 @@ void Hdf5File::read(const std::string& name, const Tensor& x) const {
   const Shape stored = shape(name);
   CHECK_CODE(h5.code, stored == x.shape, "{}: dataset {} has shape {}, expected {}", path_, name, stored.str(),
              x.shape.str());
-  CHECK(x.device.type == DeviceType::kCpu, "datasets are read into host memory only");
+  const HostView view(x);
   const Handle dataset = h5.dataset(name);
   const Handle type(h5(H5Dget_type(dataset), "read the type of", name));
   const H5T_class_t found = H5Tget_class(type);
   CHECK_CODE(h5.code, found == H5T_INTEGER || found == H5T_FLOAT, "{}: dataset {} does not hold numbers", path_, name);
   if (x.numel() == 0) return;
-  h5(H5Dread(dataset, type_of(x.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, x.data), "read dataset", name);
+  h5(H5Dread(dataset, type_of(x.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, view.host().data), "read dataset", name);
+  view.upload();
 }
 
 void Hdf5File::write(const std::string& name, const Tensor& x) {
   const Access h5{*this};
-  CHECK(x.device.type == DeviceType::kCpu, "datasets are written from host memory only");
+  const HostView view(x);
+  view.download();
   const Handle space = make_space(x.shape);
   const Handle dataset(h5(H5Dcreate2(file_, name.c_str(), type_of(x.dtype), space, link_properties(),
                                      dataset_properties(x.dtype, false), H5P_DEFAULT),
                           "create dataset", name));
   if (x.numel() == 0) return;
-  h5(H5Dwrite(dataset, type_of(x.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, x.data), "write dataset", name);
+  h5(H5Dwrite(dataset, type_of(x.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, view.host().data), "write dataset", name);
 }
 
 void Hdf5File::create(const std::string& name, const Shape& shape, DType dtype) {
@@ -211,13 +214,14 @@ void Hdf5File::write_block(const std::string& name, const Shape& start, const Te
   for (int i = 0; inside && i < whole.rank(); ++i) inside = start[i] <= whole[i] && x.dim(i) <= whole[i] - start[i];
   CHECK(inside, "{}: a block of shape {} at {} is outside dataset {} of shape {}", path_, x.shape.str(), start.str(),
         name, whole.str());
-  CHECK(x.device.type == DeviceType::kCpu, "datasets are written from host memory only");
+  const HostView view(x);
+  view.download();
   if (x.numel() == 0) return;
   const Handle dataset = h5.dataset(name);
   const Handle space = make_space(whole);
   h5(H5Sselect_hyperslab(space, H5S_SELECT_SET, dims_of(start).data(), nullptr, dims_of(x.shape).data(), nullptr),
      "select", name);
-  h5(H5Dwrite(dataset, type_of(x.dtype), make_space(x.shape), space, H5P_DEFAULT, x.data), "write dataset", name);
+  h5(H5Dwrite(dataset, type_of(x.dtype), make_space(x.shape), space, H5P_DEFAULT, view.host().data), "write dataset", name);
 }
 
 void Hdf5File::write_virtual(const std::string& name, const Shape& shape, DType dtype, const std::vector<Part>& parts) {

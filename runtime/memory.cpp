@@ -66,6 +66,24 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 OwnedTensor::OwnedTensor(const Shape& shape, DType dtype, Device device)
     : buffer(shape.numel() * size_of(dtype), device), tensor{buffer.data(), shape, dtype, device} {}
 
+HostView::HostView(const Tensor& x) : x_(x) {
+  if (x.device.type != DeviceType::kCpu) copy_ = OwnedTensor(x.shape, x.dtype);
+}
+
+void HostView::download() const {
+  if (!copy_.tensor.defined()) return;
+  const Stream stream{x_.device};
+  copy(x_, copy_, stream);
+  synchronize(stream);
+}
+
+void HostView::upload() const {
+  if (!copy_.tensor.defined()) return;
+  const Stream stream{x_.device};
+  copy(copy_, x_, stream);
+  synchronize(stream);
+}
+
 Arena::Arena(Device device, int64_t bytes) : device_(device), buffer_(std::max<int64_t>(bytes, kAlignment), device) {}
 
 Tensor Arena::tensor(const std::string& group, const Shape& shape, DType dtype) {

@@ -60,6 +60,20 @@ class Arena {
   std::map<std::string, int64_t> bytes_by_group_;
 };
 
+/// A tensor seen from the host, for files: x itself on the CPU, else a host copy. download() and upload() copy between
+/// the two and wait; both do nothing on the CPU.
+class HostView {
+ public:
+  explicit HostView(const Tensor& x);
+  const Tensor& host() const { return copy_.tensor.defined() ? copy_.tensor : x_; }
+  void download() const;
+  void upload() const;
+
+ private:
+  Tensor x_;
+  OwnedTensor copy_;
+};
+
 /// Copies bytes between tensors of equal shape and dtype; sets bytes to zero. Between host and device, on the device's
 /// stream; the host side may be touched again after synchronize().
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
