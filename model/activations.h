@@ -53,15 +53,16 @@ struct LayerActivations {
 
 /// Shared by all layers, sized for the largest.
 struct Scratch {
-  Tensor normed, gated;   // [N, H V] recomputed in backward
-  Tensor hidden;          // [N, F]
-  Tensor dres, dy;        // [N, D] gradient of the residual stream, and of a norm's output
-  Tensor dhidden, da;     // [N, F]
-  Tensor dgated, dr;      // [N, H V]
-  Tensor dq, dk;          // [N, H operator_k]
-  Tensor dv;              // [N, H V]
-  Tensor dgk, dgv, dlow;  // as gk, gv; [N, low]
-  Tensor act, dact;       // [N, H K] silu(q) or silu(k) under LRPE, and its gradient
+  Tensor normed, gated;                // [N, H V] recomputed in backward
+  Tensor hidden;                       // [N, F]
+  Tensor dres, dy;                     // [N, D] gradient of the residual stream, and of a norm's output
+  Tensor dhidden, da;                  // [N, F]
+  Tensor dgated, dr;                   // [N, H V]
+  Tensor dq, dk;                       // [N, H operator_k]
+  Tensor dv;                           // [N, H V]
+  Tensor dgk, dgv, dlow;               // as gk, gv; [N, low]
+  Tensor dres_operand, dgate_operand;  // compute copies of dres, and of dgk or dgv; mixed precision only
+  Tensor act, dact;                    // [N, H K] silu(q) or silu(k) under LRPE, and its gradient
   AttentionChunks chunks, dchunks;
   Tensor leaving;  // [B, H, K, V] where a recomputed forward leaves its state
 };

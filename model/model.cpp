@@ -15,7 +15,11 @@ constexpr int64_t kHeadRows = 1024;
 }  // namespace
 
 Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool training, Arena& arena)
-    : config_(config), precision_(Precision::of(dtype)), max_B_(B), max_T_(T), table_(std::make_unique<ParameterTable>(config)) {
+    : config_(config),
+      precision_(Precision::of(dtype)),
+      max_B_(B),
+      max_T_(T),
+      table_(std::make_unique<ParameterTable>(config)) {
   const bool tnl = config.family == "tnl";
   const NormKind kind = parse_norm_kind(config.norm_name());
   parameters_.table = table_.get();
@@ -43,8 +47,10 @@ Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool 
   size_t largest = 0;
   for (size_t l = 0; l < dims.size(); ++l)
     if (dims[l].operator_k() > dims[largest].operator_k()) largest = l;
-  const LayerActivations shared = training ? LayerActivations{} : make_activations(dims[largest], B, T, arena, precision_);
-  for (Layer& layer : layers_) layer.capacity = training ? make_activations(layer.dims, B, T, arena, precision_) : shared;
+  const LayerActivations shared =
+      training ? LayerActivations{} : make_activations(dims[largest], B, T, arena, precision_);
+  for (Layer& layer : layers_)
+    layer.capacity = training ? make_activations(layer.dims, B, T, arena, precision_) : shared;
   scratch_ = make_scratch(dims, B, T, training, arena, precision_);
   x_final_ = arena.tensor("activations", {B * T, config.width}, precision_.accum);
   y_final_ = arena.tensor("activations", {B * T, config.width}, precision_.compute);
@@ -53,7 +59,8 @@ Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool 
   const Shape head_rows{std::min(B * T, kHeadRows), config.vocab};
   logits_ = arena.tensor("head", head_rows, precision_.accum);
   if (training && precision_.mixed()) dlogits_ = arena.tensor("head", head_rows, precision_.compute);
-  if (arena.device().type != DeviceType::kCpu && !arena.measuring()) host_losses_ = OwnedTensor({B * T}, DType::kFloat64);
+  if (arena.device().type != DeviceType::kCpu && !arena.measuring())
+    host_losses_ = OwnedTensor({B * T}, DType::kFloat64);
 }
 
 void Model::refresh_operands(const Stream& stream) const {

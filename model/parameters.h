@@ -57,8 +57,8 @@ struct Parameter {
   bool defined() const { return value.defined(); }
 };
 
-/// All weights of a model and their gradients, each one flat tensor. In mixed precision `operands` holds a bfloat16 copy
-/// of the float32 weights, which matrices (two dimensions) are read from.
+/// All weights of a model and their gradients, each one flat tensor. In mixed precision `operands` holds a bfloat16
+/// copy of the float32 weights, which matrices (two dimensions) are read from.
 struct ParameterSet {
   const ParameterTable* table = nullptr;
   Tensor values, gradients, operands;

@@ -73,8 +73,8 @@ void SequencePass::enter_window(bool first, const States& states, const Stream& 
     scan_.wrap(Direction::kForward, leaving_, states, stream);
 }
 
-void SequencePass::loss_and_backward(int64_t w, double gradient_scale, const Probe& probe,
-                                     Result& result, const Stream& stream) {
+void SequencePass::loss_and_backward(int64_t w, double gradient_scale, const Probe& probe, Result& result,
+                                     const Stream& stream) {
   result.loss_sum += model_.head_loss(device_batch_, gradient_scale, true, stream);
   result.counted += count_targets(host_batch_);
   model_.backward(device_batch_, scan_, entering_[w], dleaving_, dentering_, probe, stream);

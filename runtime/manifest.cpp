@@ -20,14 +20,6 @@ const std::string kHead = "{\n  \"checksum\": \"";
 
 std::string hex(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 
-DType parse_dtype(const std::string& name) {
-  for (DType dtype :
-       {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32, DType::kInt64, DType::kUInt8}) {
-    if (to_string(dtype) == name) return dtype;
-  }
-  throw Error(ExitCode::kInput, "manifest.json names an unknown dtype " + name);
-}
-
 ordered_json to_json(const Shape& shape) {
   ordered_json dims = ordered_json::array();
   for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
