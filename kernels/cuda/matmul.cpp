@@ -14,10 +14,11 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/operand.h"
 
-#define CUBLAS_CHECK(call)                                                                                            \
-  do {                                                                                                                \
-    const cublasStatus_t cublas_status = (call);                                                                      \
-    CHECK(cublas_status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} in {}", cublasGetStatusString(cublas_status), #call); \
+#define CUBLAS_CHECK(call)                                                                                      \
+  do {                                                                                                          \
+    const cublasStatus_t cublas_status = (call);                                                                \
+    CHECK(cublas_status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} in {}", cublasLtGetStatusString(cublas_status), \
+          #call);                                                                                               \
   } while (false)
 
 namespace baton::cuda {
@@ -112,7 +113,7 @@ class Library {
         cublasLtMatmulAlgoGetHeuristic(handle, problem.operation.handle, problem.b.handle, problem.a.handle,
                                        problem.c.handle, problem.c.handle, preference.handle, 1, &result, &found);
     CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}: {}",
-          std::get<1>(key), std::get<2>(key), std::get<3>(key), cublasGetStatusString(status));
+          std::get<1>(key), std::get<2>(key), std::get<3>(key), cublasLtGetStatusString(status));
     return result.algo;
   }
 

@@ -222,5 +222,36 @@ TEST(ElementwiseErrors, Shapes) {
   EXPECT_THROW(add_scaled(x, 1, y, Stream{}), Error);
 }
 
+TEST(Convert, RoundsToNearestEvenInEveryDtype) {
+  const std::vector<double> values{0,
+                                   1,
+                                   -2.5,
+                                   1.00390625,
+                                   1.01171875,
+                                   1.003906250001,
+                                   3.38953e38,
+                                   3.4e38,
+                                   1e-40,
+                                   1e300,
+                                   std::numeric_limits<double>::quiet_NaN()};
+  // What bfloat16 makes of them, by hand: halves go to the even neighbour; the last finite number is 0x1.fep127.
+  const std::vector<double> expected{0, 1, -2.5, 1, 1.015625, 1, 0x1.fep127, HUGE_VAL, 0x1p-133, HUGE_VAL};
+  const int64_t n = static_cast<int64_t>(values.size());
+  const OwnedTensor wide({n}, DType::kFloat64), single({n}, DType::kFloat32), half({n}, DType::kBFloat16);
+  std::copy(values.begin(), values.end(), wide.tensor.as<double>());
+  convert(wide, half, Stream{});
+  const OwnedTensor back({n}, DType::kFloat64);
+  convert(half, back, Stream{});
+  convert(half, single, Stream{});
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(back.tensor.as<double>()[i], expected[i]) << values[i];
+    EXPECT_EQ(single.tensor.as<float>()[i], static_cast<float>(expected[i])) << values[i];
+  }
+  EXPECT_TRUE(std::isnan(back.tensor.as<double>()[n - 1]));
+  convert(wide, single, Stream{});
+  EXPECT_EQ(single.tensor.as<float>()[3], 1.00390625F);
+  EXPECT_THROW(convert(wide, OwnedTensor({n + 1}, DType::kFloat32), Stream{}), Error);
+}
+
 }  // namespace
 }  // namespace baton

@@ -10,3 +10,20 @@ foreach(op matmul norm elementwise embedding loss adamw)
   baton_test(kernel ${op}_test baton_kernels)
 endforeach()
 target_link_libraries(matmul_test PRIVATE OpenBLAS::OpenBLAS)
+
+# Tests of the CUDA backend: label gpu, skipped where there is no device.
+# baton_gpu_test(NAME LIBRARIES...): one executable from kernel/NAME.cpp and the main of kernel/cuda_main.cpp.
+if(BATON_HAS_CUDA)
+  function(baton_gpu_test name)
+    add_executable(${name} kernel/${name}.cpp kernel/cuda_main.cpp)
+    target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest)
+    target_link_options(${name} PRIVATE -Wl,--as-needed)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    add_test(NAME gpu/${name} COMMAND ${name})
+    set_tests_properties(gpu/${name} PROPERTIES LABELS gpu TIMEOUT 600 SKIP_RETURN_CODE 77)
+  endfunction()
+
+  baton_gpu_test(cuda_ops_test baton_kernels)
+  target_sources(cuda_ops_test PRIVATE kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
+    kernel/cuda_matmul_test.cpp kernel/cuda_norm_test.cpp)
+endif()
