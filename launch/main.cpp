@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "launch/doctor.h"
 #include "launch/job.h"
 #include "launch/options.h"
 #include "launch/replay.h"
@@ -23,6 +24,11 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
     ReplayOptions options;
     together(group, [&] { options = parse_replay_options(command); });
     return replay(options, group);
+  }
+  if (command.name == "doctor") {
+    DoctorOptions options;
+    together(group, [&] { options = parse_doctor_options(command); });
+    return run_doctor(options, world);
   }
   Job job(command, world, group);
   if (command.name == "train") return run_train(job);
