@@ -35,6 +35,7 @@ ExitCode run_eval(Job& job) {
   });
   Trainer trainer(job.config, Trainer::Purpose::kEvaluate, job.ranks, false);
   const RunState state = load_checkpoint("checkpoint", checkpoint, job, trainer.tensors());
+  trainer.weights_changed();
   const EvalResult r = trainer.evaluate(*job.val, {});
   if (!job.root()) return ExitCode::kDone;
   const double bytes = bytes_per_token(job, std::min<int64_t>(r.tokens, int64_t{1} << 20));

@@ -42,9 +42,18 @@ Job::Job(const Command& command, World& world_ranks, Group& world) : config(comm
                 data->vocab());
   });
   if (config.run.threads > 0) omp_set_num_threads(static_cast<int>(config.run.threads));
-  sp = world_ranks.split(ranks.topology.dp_rank());
-  ranks.world = &world;
-  ranks.sp = sp.get();
+  const bool planning = command.name == "plan";  // allocates nothing, so it needs no device
+  compute =
+      std::make_unique<Compute>(planning ? "cpu" : config.run.device, world_ranks, world, ranks.topology.dp_rank());
+  together(world, [&] {
+    const bool on_cpu = compute->stream.device.type == DeviceType::kCpu;
+    CHECK_INPUT(planning || !on_cpu || config.run.dtype != "bfloat16",
+                "run.dtype = bfloat16: the CPU computes in float32 or float64; give --run.dtype float32");
+    CHECK_INPUT(on_cpu || config.run.dtype != "float64", "run.dtype = float64: a GPU computes in bfloat16 or float32");
+  });
+  ranks.world = compute->world.get();
+  ranks.sp = compute->sp.get();
+  ranks.stream = compute->stream;
 }
 
 std::string newest_checkpoint(const Config& config) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "comm/world.h"
+#include "launch/compute.h"
 #include "launch/options.h"
 #include "model/trainer.h"
 #include "runtime/dataset.h"
@@ -21,7 +22,7 @@ struct Job {
 
   Config config;  // vocabulary filled in
   Group& world;
-  std::unique_ptr<Group> sp;
+  std::unique_ptr<Compute> compute;
   Ranks ranks;
   std::optional<Dataset> train, val;
 };

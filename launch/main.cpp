@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "launch/bench.h"
+#include "launch/compute.h"
 #include "launch/doctor.h"
 #include "launch/job.h"
 #include "launch/options.h"
@@ -24,7 +25,14 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
   if (command.name == "replay") {
     ReplayOptions options;
     together(group, [&] { options = parse_replay_options(command); });
-    return replay(options, group);
+    const Compute compute(options.device, world, group, 0);
+    together(group, [&] {
+      const DType other = compute.stream.device.type == DeviceType::kCpu ? DType::kBFloat16 : DType::kFloat64;
+      CHECK_INPUT(options.dtype != other,
+                  "--dtype = {}: the CPU computes in float32 or float64, a GPU in float32 or bfloat16",
+                  to_string(other));
+    });
+    return replay(options, *compute.sp, compute.stream);
   }
   if (command.name == "bench") {
     BenchOptions options;

@@ -10,6 +10,7 @@
 
 #include "comm/group.h"
 #include "launch/options.h"
+#include "model/activations.h"
 #include "runtime/hdf5_file.h"
 #include "runtime/memory.h"
 
@@ -18,6 +19,7 @@ namespace baton {
 struct ReplayOptions {
   std::string file;
   DType dtype = DType::kFloat32;
+  std::string device = "auto";
   double tolerance = 0;  // 0: the dtype's
   std::string out;       // empty: no file is written
 };
@@ -25,25 +27,30 @@ struct ReplayOptions {
 /// Of the command's flags; throws input errors.
 ReplayOptions parse_replay_options(const Command& command);
 
-/// The bound of a dtype on the relative RMS error of every tensor.
-double default_tolerance(DType dtype);
+/// The bound on the relative RMS error of a tensor of a case, by its name: of the operator ("/CASE/out/dq") or of a
+/// model
+/// ("/logits", "/loss", "/grad/NAME", "/state/LAYER"). bfloat16 has wider ones for gate gradients and for models.
+double default_tolerance(DType dtype, const std::string& name);
 
-/// Collective. Returns kDone, or kComparison where a tensor is over tolerance or missing. Prints on rank 0.
-ExitCode replay(const ReplayOptions& options, Group& group);
+/// Collective; runs on the stream's device, sp_group's device tensors travel there. Returns kDone, or kComparison where
+/// a tensor is over tolerance or missing. Prints on rank 0.
+ExitCode replay(const ReplayOptions& options, Group& sp_group, const Stream& stream);
 
 /// Judges one case's tensors on rank 0 and keeps the count; shared by operator and model cases.
 class ReplayReport {
  public:
-  ReplayReport(const ReplayOptions& options, Group& group);
+  ReplayReport(const ReplayOptions& options, Group& group, const Stream& stream);
 
   const Hdf5File& file() const { return file_; }
   DType dtype() const { return options_.dtype; }
+  Precision precision() const { return Precision::of(options_.dtype); }
+  const Stream& stream() const { return stream_; }
   Group& group() const { return group_; }
 
-  /// Reads a whole dataset in the run's dtype.
-  OwnedTensor read(const std::string& name) const;
-  /// On rank 0: compares `mine` with the file's `name` and writes it to the out file. scale_name pairs name two tensors
-  /// of the file whose product's norm also bounds the denominator (gate gradients: k and dk).
+  /// Reads a whole dataset into host memory.
+  OwnedTensor read(const std::string& name, DType dtype) const;
+  /// On rank 0: compares `mine`, a host tensor, with the file's `name` and writes it to the out file. scale_name pairs
+  /// name two tensors of the file whose product's norm also bounds the denominator (gate gradients: k and dk).
   void judge(const std::string& name, const Tensor& mine, const std::string& factor_a = "",
              const std::string& factor_b = "");
   /// On rank 0: every dataset of a group must have been judged.
@@ -56,6 +63,7 @@ class ReplayReport {
 
   const ReplayOptions& options_;
   Group& group_;
+  Stream stream_;
   Hdf5File file_;
   std::unique_ptr<Hdf5File> out_;
   std::vector<std::string> judged_;

@@ -1,3 +1,4 @@
+#include "launch/compute.h"
 #include "launch/replay.h"
 #include "launch/tokens.h"
 #include "model/model.h"
@@ -21,31 +22,33 @@ ModelConfig model_config(const Hdf5File& file) {
   return c;
 }
 
-/// The shard's tokens, targets and positions; one document, the whole sequence.
-Batch make_batch(const ReplayReport& report, Range range, std::vector<OwnedTensor>& owned) {
-  const auto read = [&](const char* name) {
-    const OwnedTensor whole(report.file().shape(name), DType::kInt32);
-    report.file().read(name, whole);
-    return owned.emplace_back(cut_tokens(whole, range)).tensor;
-  };
-  Batch batch;
-  batch.tokens = read("/tokens");
-  batch.targets = read("/targets");
-  batch.positions = owned.emplace_back(batch.tokens.shape, DType::kInt64).tensor;
-  for (int64_t i = 0; i < batch.positions.numel(); ++i)
-    batch.positions.as<int64_t>()[i] = range.first + i % range.size();
-  return batch;
+/// The shard's tokens, targets and positions; one document, the whole sequence. Host tensors.
+struct Shard {
+  Shard(const ReplayReport& report, Range range);
+
+  OwnedTensor tokens, targets, positions;
+  int64_t counted = 0;  // targets that count
+};
+
+Shard::Shard(const ReplayReport& report, Range range)
+    : tokens(cut_tokens(report.read("/tokens", DType::kInt32), range)),
+      targets(cut_tokens(report.read("/targets", DType::kInt32), range)),
+      positions(tokens.tensor.shape, DType::kInt64) {
+  for (int64_t i = 0; i < positions.tensor.numel(); ++i) {
+    positions.tensor.as<int64_t>()[i] = range.first + i % range.size();
+    counted += targets.tensor.as<int32_t>()[i] >= 0;
+  }
 }
 
 }  // namespace
 
 void replay_model(ReplayReport& report) {
   Group& group = report.group();
-  const Stream stream;
+  const Stream& stream = report.stream();
   const Hdf5File& file = report.file();
-  std::vector<OwnedTensor> owned;
   ModelConfig config;
-  Batch batch;
+  std::unique_ptr<Shard> shard;
+  OwnedTensor tokens, targets, positions;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Model> model;
   int64_t T_total = 0, T_max = 0, B = 0;
@@ -59,39 +62,52 @@ void replay_model(ReplayReport& report) {
     config = model_config(file);
     B = file.shape("/tokens")[0];
     T_total = file.shape("/tokens")[1];
-    batch = make_batch(report, shard_of(T_total, group.size(), group.rank()), owned);
-    T_max = batch.tokens.dim(1);
-    Arena measure{Device{}};
+    shard = std::make_unique<Shard>(report, shard_of(T_total, group.size(), group.rank()));
+    tokens = to_device(shard->tokens, stream);
+    targets = to_device(shard->targets, stream);
+    positions = to_device(shard->positions, stream);
+    T_max = tokens.tensor.dim(1);
+    Arena measure{stream.device};
     build(measure);
-    arena = std::make_unique<Arena>(Device{}, measure.used_bytes());
+    arena = std::make_unique<Arena>(stream.device, measure.used_bytes());
     model = build(*arena);
     for (const ParameterRow& row : model->table().rows()) {
       CHECK_INPUT(file.exists("/param/" + row.name), "FILE = {}: lacks parameter {}", file.path(), row.name);
       file.read("/param/" + row.name, model->table().view(model->parameters().values, row));
     }
+    model->refresh_operands(stream);
   });
 
+  Batch batch;
+  batch.tokens = tokens;
+  batch.targets = targets;
+  batch.positions = positions;
   StateScan scan(group, ScanStrategy::kChain);
   model->forward(batch, &scan, entering, leaving, stream);
-  int64_t counted = 0;
-  for (int64_t i = 0; i < batch.targets.numel(); ++i) counted += batch.targets.as<int32_t>()[i] >= 0;
-  const int64_t all_counted = all_reduce(group, counted, ReduceOp::kSum);
-  const OwnedTensor logits({B * T_max, config.vocab}, report.dtype());
+  const int64_t all_counted = all_reduce(group, shard->counted, ReduceOp::kSum);
+  const OwnedTensor logits({B * T_max, config.vocab}, report.precision().accum, stream.device);
   model->logits(0, B * T_max, logits, stream);
   const double loss =
       all_reduce(group, model->head_loss(batch, 1.0 / static_cast<double>(all_counted), true, stream), ReduceOp::kSum);
   model->backward(batch, scan, entering, dleaving, dentering, {}, stream);
   group.all_reduce(model->parameters().gradients, ReduceOp::kSum, stream);
 
-  report.judge("/logits", gather_tokens(group, logits.tensor.view({B, T_max, config.vocab}), T_total, stream));
+  const HostView host_logits(logits);
+  host_logits.download();
+  report.judge("/logits", gather_tokens(group, host_logits.host().view({B, T_max, config.vocab}), T_total, Stream{}));
   OwnedTensor mean({1}, DType::kFloat64);
   mean.tensor.as<double>()[0] = loss / static_cast<double>(all_counted);
   report.judge("/loss", mean);
+  const auto judge = [&](const std::string& name, const Tensor& mine) {
+    const HostView view(mine);
+    view.download();
+    report.judge(name, view.host());
+  };
   for (const ParameterRow& row : model->table().rows())
-    report.judge("/grad/" + row.name, model->table().view(model->parameters().gradients, row));
+    judge("/grad/" + row.name, model->table().view(model->parameters().gradients, row));
   for (int64_t l = 0; l < config.layers; ++l) {
     group.broadcast(leaving[l], group.size() - 1, stream);
-    report.judge(fmt::format("/state/{}", l), leaving[l]);
+    judge(fmt::format("/state/{}", l), leaving[l]);
   }
   report.expect_complete("/grad");
   report.expect_complete("/state");

@@ -1,5 +1,6 @@
 #include "comm/state_scan.h"
 #include "kernels/linear_attention.h"
+#include "launch/compute.h"
 #include "launch/replay.h"
 #include "launch/tokens.h"
 
@@ -39,40 +40,43 @@ struct OperatorCase {
 
 OperatorCase::OperatorCase(const std::string& name, const ReplayReport& report) {
   const Hdf5File& file = report.file();
-  const auto own = [&](OwnedTensor x) { return owned.emplace_back(std::move(x)).tensor; };
-  const auto read = [&](const char* tensor) { return report.read(name + "/in/" + tensor); };
-  const OwnedTensor q = read("q"), v = read("v");
+  const auto own = [&](const OwnedTensor& x) { return owned.emplace_back(to_device(x, report.stream())).tensor; };
+  const DType compute = report.precision().compute, accum = report.precision().accum;
+  const auto read = [&](const char* tensor, DType dtype) { return report.read(name + "/in/" + tensor, dtype); };
+  const OwnedTensor q = read("q", compute), v = read("v", compute);
   T_total = q.tensor.dim(1);
   range = shard_of(T_total, report.group().size(), report.group().rank());
   const auto shard = [&](const Tensor& x) { return own(cut_tokens(x, range)); };
   const GateKind gate = parse_gate_kind(file.read_string(name, "gate"));
   in.shape = {q.tensor.dim(0), range.size(), q.tensor.dim(2), q.tensor.dim(3), v.tensor.dim(3), gate};
   in.q = shard(q);
-  in.k = shard(read("k"));
+  in.k = shard(read("k", compute));
   in.v = shard(v);
-  if (gate == GateKind::kFixed) in.gk = own(first_channel(read("gk"), gate));
-  if (gate == GateKind::kScalar) in.gk = shard(first_channel(read("gk"), gate));
-  if (gate == GateKind::kVector || gate == GateKind::kBilinear) in.gk = shard(read("gk"));
-  if (gate == GateKind::kBilinear) in.gv = shard(read("gv"));
+  if (gate == GateKind::kFixed) in.gk = own(first_channel(read("gk", accum), gate));
+  if (gate == GateKind::kScalar) in.gk = shard(first_channel(read("gk", accum), gate));
+  if (gate == GateKind::kVector || gate == GateKind::kBilinear) in.gk = shard(read("gk", accum));
+  if (gate == GateKind::kBilinear) in.gv = shard(read("gv", accum));
   in.starts = own(shard_starts(file.read_ints(name, "boundaries"), in.shape.B, range));
   in.scale = file.read_double(name, "scale");
-  dout = shard(read("dout"));
-  h0 = own(read("h0"));
-  dht = own(read("dht"));
+  dout = shard(read("dout", compute));
+  h0 = own(read("h0", accum));
+  dht = own(read("dht", accum));
 }
 
 }  // namespace
 
 void replay_operator_case(const std::string& name, ReplayReport& report) {
   Group& group = report.group();
-  const Stream stream;
+  const Stream& stream = report.stream();
   std::unique_ptr<OperatorCase> c;
   together(group, [&] { c = std::make_unique<OperatorCase>(name, report); });
   const AttentionInputs& in = c->in;
   const AttentionShape& s = in.shape;
-  const DType dtype = report.dtype();
-  const auto make = [&](const Shape& shape) { return c->owned.emplace_back(shape, dtype).tensor; };
-  const auto like = [&](const Tensor& x) { return x.defined() ? make(x.shape) : Tensor{}; };
+  const auto make_like = [&](const Shape& shape, DType dtype) {
+    return c->owned.emplace_back(shape, dtype, stream.device).tensor;
+  };
+  const auto make = [&](const Shape& shape) { return make_like(shape, report.precision().accum); };
+  const auto like = [&](const Tensor& x) { return x.defined() ? make_like(x.shape, x.dtype) : Tensor{}; };
   const bool has_v_gate = s.gate == GateKind::kBilinear;
   const AttentionChunks chunks{make(s.chunk_states()), make({s.B, s.H, s.num_chunks(), s.K}),
                                has_v_gate ? make({s.B, s.H, s.num_chunks(), s.V}) : Tensor{}};
@@ -98,7 +102,9 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   const std::string out = name + "/out/", input = name + "/in/";
   const auto judge = [&](const char* tensor, const Tensor& mine, const std::string& a = "", const std::string& b = "") {
     if (!mine.defined()) return;
-    const OwnedTensor whole = gather_tokens(group, mine, c->T_total, stream);
+    const HostView view(mine);
+    view.download();
+    const OwnedTensor whole = gather_tokens(group, view.host(), c->T_total, Stream{});
     report.judge(out + tensor, whole, a, b);
   };
   judge("o", o);
@@ -108,8 +114,11 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   judge("dgk", grad.dgk, input + "k", out + "dk");
   judge("dgv", grad.dgv, input + "v", out + "dv");
   group.broadcast(ht, group.size() - 1, stream);  // of the last rank: the state after the whole sequence
-  report.judge(out + "ht", ht);
-  report.judge(out + "dh0", dh0);
+  const HostView last(ht), first(dh0);
+  last.download();
+  first.download();
+  report.judge(out + "ht", last.host());
+  report.judge(out + "dh0", first.host());
   report.expect_complete(name + "/out");
 }
 

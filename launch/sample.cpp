@@ -43,8 +43,9 @@ ExitCode run_sample(Job& job) {
     if (prompt.empty()) prompt = tokenizer->encode("\n");
     CHECK_INPUT(!prompt.empty(), "sample.prompt = \"\": this tokenizer needs a text to begin with");
   });
-  Sampler sampler(config.model, config.run.dtype == "float64" ? DType::kFloat64 : DType::kFloat32);
+  Sampler sampler(config.model, parse_dtype(config.run.dtype), job.ranks.stream);
   load_checkpoint("checkpoint", checkpoint, job, parameter_tensors(sampler.model().parameters()));
+  sampler.model().refresh_operands(job.ranks.stream);
   if (!job.root()) return ExitCode::kDone;  // one sequence, one rank
   TextStream stream(*tokenizer);
   for (int32_t token : prompt) stream.put(token);

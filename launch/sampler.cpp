@@ -8,10 +8,11 @@
 
 namespace baton {
 
-Sampler::Sampler(const ModelConfig& config, DType dtype) {
-  Arena measuring{Device{}};
+Sampler::Sampler(const ModelConfig& config, DType dtype, const Stream& stream)
+    : stream_(stream), tokens_({1, kPromptTokens}, DType::kInt32), positions_({1, kPromptTokens}, DType::kInt64) {
+  Arena measuring{stream.device};
   lay_out(measuring, config, dtype);
-  arena_ = std::make_unique<Arena>(Device{}, measuring.used_bytes());
+  arena_ = std::make_unique<Arena>(stream.device, measuring.used_bytes());
   lay_out(*arena_, config, dtype);
   logits_.resize(static_cast<size_t>(config.vocab));
 }
@@ -22,28 +23,32 @@ void Sampler::lay_out(Arena& arena, const ModelConfig& config, DType dtype) {
   batch_.positions = arena.tensor("batch", {1, kPromptTokens}, DType::kInt64);
   entering_ = model_->make_states(arena, "states");
   leaving_ = model_->make_states(arena, "states");
-  row_ = arena.tensor("head", {1, config.vocab}, dtype);
+  row_ = arena.tensor("head", {1, config.vocab}, Precision::of(dtype).accum);
 }
 
 void Sampler::feed_shard(const int32_t* tokens, int64_t count) {
-  const Stream stream;
   Batch shard = batch_;
-  shard.tokens.shape = shard.positions.shape = {1, count};
+  Tensor host_tokens = tokens_, host_positions = positions_;
+  shard.tokens.shape = shard.positions.shape = host_tokens.shape = host_positions.shape = {1, count};
   for (int64_t t = 0; t < count; ++t) {
-    shard.tokens.as<int32_t>()[t] = tokens[t];
-    shard.positions.as<int64_t>()[t] = position_ + t;
+    host_tokens.as<int32_t>()[t] = tokens[t];
+    host_positions.as<int64_t>()[t] = position_ + t;
   }
-  model_->forward(shard, nullptr, entering_, leaving_, stream);
+  copy(host_tokens, shard.tokens, stream_);
+  copy(host_positions, shard.positions, stream_);
+  model_->forward(shard, nullptr, entering_, leaving_, stream_);
   std::swap(entering_, leaving_);
   position_ += count;
-  model_->logits(count - 1, 1, row_, stream);
+  model_->logits(count - 1, 1, row_, stream_);
 }
 
 const std::vector<double>& Sampler::feed(const std::vector<int32_t>& tokens) {
   const auto n = static_cast<int64_t>(tokens.size());
   for (int64_t first = 0; first < n; first += kPromptTokens)
     feed_shard(tokens.data() + first, std::min(kPromptTokens, n - first));
-  dispatch_float(row_.dtype, [&]<class T>() { std::copy_n(row_.as<T>(), logits_.size(), logits_.begin()); });
+  const HostView row(row_);
+  row.download();
+  dispatch_float(row_.dtype, [&]<class T>() { std::copy_n(row.host().as<T>(), logits_.size(), logits_.begin()); });
   return logits_;
 }
 

@@ -13,7 +13,7 @@ namespace baton {
 class Sampler {
  public:
   /// One sequence on this rank alone. Prompts are taken in shards of at most kPromptTokens.
-  Sampler(const ModelConfig& config, DType dtype);
+  Sampler(const ModelConfig& config, DType dtype, const Stream& stream);
 
   Model& model() { return *model_; }
 
@@ -28,7 +28,9 @@ class Sampler {
 
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Model> model_;
-  Batch batch_;
+  Stream stream_;
+  OwnedTensor tokens_, positions_;  // [1, kPromptTokens], on the host
+  Batch batch_;                     // the same on the device
   States entering_, leaving_;
   Tensor row_;  // [1, vocab]
   std::vector<double> logits_;

@@ -30,16 +30,18 @@ Stop stop_requested(Group& world, double grace) {
 /// FLOP/s of all ranks together: as configured, or a matrix product's, run on all ranks at once.
 double peak_flops(const Job& job) {
   if (job.config.run.peak_tflops > 0) return job.config.run.peak_tflops * 1e12 * job.world.size();
-  constexpr int64_t n = 512;
+  const Stream& stream = job.ranks.stream;
+  const int64_t n = stream.device.type == DeviceType::kCpu ? 512 : 8192;
   constexpr int kRuns = 5;
-  const Stream stream;
-  const OwnedTensor a({n, n}, DType::kFloat32), b({n, n}, DType::kFloat32), c({n, n}, DType::kFloat32);
+  const DType dtype = parse_dtype(job.config.run.dtype);
+  const OwnedTensor a({n, n}, dtype, stream.device), b({n, n}, dtype, stream.device), c({n, n}, dtype, stream.device);
   matmul(a, Trans::kNo, b, Trans::kNo, c, 0.0, stream);
+  synchronize(stream);
   job.world.barrier();
   const auto start = Clock::now();
   for (int i = 0; i < kRuns; ++i) matmul(a, Trans::kNo, b, Trans::kNo, c, 0.0, stream);
   synchronize(stream);
-  const double flops = 2.0 * n * n * n * kRuns / seconds_since(start);
+  const double flops = 2.0 * static_cast<double>(n * n * n) * kRuns / seconds_since(start);
   return all_reduce(job.world, flops, ReduceOp::kSum);
 }
 
@@ -83,6 +85,7 @@ TrainingRun::TrainingRun(Job& job)
   } else if (!config_.checkpoint.load.empty()) {
     load_checkpoint("checkpoint.load", config_.checkpoint.load, job, parameter_tensors(trainer_.model().parameters()));
   }
+  trainer_.weights_changed();
   first_step_ = state_.step;
   peak_flops_ = peak_flops(job);
   if (!job.root()) return;

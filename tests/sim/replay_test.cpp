@@ -10,7 +10,7 @@ namespace {
 ExitCode replay_on(int num_ranks, const ReplayOptions& options) {
   ExitCode code = ExitCode::kTransport;
   run_ranks(num_ranks, [&](Group& group) {
-    const ExitCode mine = replay(options, group);
+    const ExitCode mine = replay(options, group, Stream{});
     if (group.rank() == 0) code = mine;
   });
   return code;

@@ -64,7 +64,7 @@ TEST(Sampler, TokenByTokenIsOneShard) {
     SCOPED_TRACE(config.family + " " + config.mixer);
     const std::vector<int32_t> text = made_up_text(150, config.vocab);
     const auto expected = shard_logits(config, text);
-    Sampler sampler(config, DType::kFloat64);
+    Sampler sampler(config, DType::kFloat64, Stream{});
     fill_weights(sampler.model().table(), sampler.model().parameters().values, 3);
     for (size_t t = 0; t < text.size(); ++t)
       ASSERT_LE(relative_difference(expected[t], sampler.feed({text[t]})), 1e-12) << "token " << t;
@@ -78,7 +78,7 @@ TEST(Sampler, PromptsMayBeLongerThanAShard) {
     const auto expected = shard_logits(config, text);
     const int32_t last = text.back();
     text.pop_back();
-    Sampler sampler(config, DType::kFloat64);
+    Sampler sampler(config, DType::kFloat64, Stream{});
     fill_weights(sampler.model().table(), sampler.model().parameters().values, 3);
     EXPECT_LE(relative_difference(expected[text.size() - 1], sampler.feed(text)), 1e-12);
     EXPECT_LE(relative_difference(expected[text.size()], sampler.feed({last})), 1e-12);
