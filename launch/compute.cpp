@@ -1,0 +1,27 @@
+#include "launch/compute.h"
+
+#include "comm/device.h"
+#include "comm/nccl.h"
+
+namespace baton {
+
+Compute::Compute(const std::string& run_device, World& ranks, Group& world_group, int sp_color) {
+  const Device device = select_device(run_device, ranks, world_group);
+  world = ranks.group();
+  sp = ranks.split(sp_color);
+  stream.device = device;
+  if (device.type == DeviceType::kCpu) return;
+  owned_stream = std::make_unique<cuda::OwnedStream>(device.index, false);
+  stream = owned_stream->stream();
+  world = make_nccl_group(std::move(world), device, gradient_options());
+  sp = make_nccl_group(std::move(sp), device, scan_options());
+}
+
+OwnedTensor to_device(const Tensor& host, const Stream& stream) {
+  OwnedTensor x(host.shape, host.dtype, stream.device);
+  copy(host, x, stream);
+  synchronize(stream);
+  return x;
+}
+
+}  // namespace baton
