@@ -1,4 +1,7 @@
-// What every transport gets from the virtual calls: small host values and agreement on errors.
+// What every transport gets from the virtual calls: exchanges, small host values and agreement on errors.
+#include <algorithm>
+#include <utility>
+
 #include "comm/group.h"
 #include "comm/together.h"
 
@@ -13,7 +16,35 @@ T all_reduce_value(Group& group, T value, ReduceOp op) {
   return value;
 }
 
+class AllOf : public Pending {
+ public:
+  explicit AllOf(std::vector<PendingPtr> all) : all_(std::move(all)) {}
+  bool done() override {
+    return std::all_of(all_.begin(), all_.end(), [](const PendingPtr& p) { return p->done(); });
+  }
+  void wait() override {
+    for (const PendingPtr& p : all_) p->wait();
+  }
+
+ private:
+  std::vector<PendingPtr> all_;
+};
+
 }  // namespace
+
+PendingPtr Group::exchange(const std::vector<Transfer>& transfers, const Stream& stream) {
+  std::vector<PendingPtr> all;
+  for (const Transfer& t : transfers)
+    all.push_back(t.kind == Transfer::Kind::kSend ? send(t.x, t.peer, stream) : recv(t.x, t.peer, stream));
+  return std::make_unique<AllOf>(std::move(all));
+}
+
+PendingPtr Group::begin_all_reduce(const Tensor& x, ReduceOp op, const Stream& stream) {
+  all_reduce(x, op, stream);
+  return std::make_unique<AllOf>(std::vector<PendingPtr>{});
+}
+
+void Group::synchronize(const Stream& stream) { baton::synchronize(stream); }
 
 double all_reduce(Group& group, double value, ReduceOp op) { return all_reduce_value(group, value, op); }
 int64_t all_reduce(Group& group, int64_t value, ReduceOp op) { return all_reduce_value(group, value, op); }

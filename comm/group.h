@@ -3,7 +3,9 @@
 //
 // Calls are issued by one host thread, in the same order on every rank. Messages between two ranks arrive in the order
 // they were sent. Tensors must stay alive until the returned Pending is waited for.
-// Errors: a transport that fails or exceeds its deadline throws Error(kTransport) naming both ranks.
+// Device tensors: a call runs after what is on `stream`, and never blocks the host; Pending::wait() makes `stream`
+// wait, not the host. Where the host must know, it calls synchronize. Errors: a transport that fails or exceeds its
+// deadline throws Error(kTransport) naming both ranks.
 #pragma once
 
 #include <memory>
@@ -22,6 +24,13 @@ class Pending {
   virtual void wait() = 0;
 };
 using PendingPtr = std::unique_ptr<Pending>;
+
+/// One message of an exchange.
+struct Transfer {
+  enum class Kind { kSend, kRecv } kind;
+  Tensor x;
+  int peer;
+};
 
 /// Payload bytes that this rank has handed to the transport, point to point and in collectives.
 struct Traffic {
@@ -42,14 +51,23 @@ class Group {
   /// Point to point, to another rank of the group. A tensor of zero bytes sends nothing and is done at once.
   virtual PendingPtr send(const Tensor& x, int to, const Stream& stream) = 0;
   virtual PendingPtr recv(const Tensor& x, int from, const Stream& stream) = 0;
+  /// Messages that belong together, so that none waits for another: what two ranks send each other at one time must be
+  /// one exchange on both, all of the host or all of a device. Done when all are.
+  virtual PendingPtr exchange(const std::vector<Transfer>& transfers, const Stream& stream);
 
   /// In place on every rank; float32, float64, int64. The same bits on every rank and in every run of one layout.
   /// kMax and kMin are not defined where a value is NaN.
   virtual void all_reduce(const Tensor& x, ReduceOp op, const Stream& stream) = 0;
+  /// The same, so that a device can go on until the sum is waited for; on the host it is done on return.
+  virtual PendingPtr begin_all_reduce(const Tensor& x, ReduceOp op, const Stream& stream);
   virtual void broadcast(const Tensor& x, int root, const Stream& stream) = 0;
   /// out [size, ...x]: x of every rank, in rank order. x may be this rank's row of out.
   virtual void all_gather(const Tensor& x, const Tensor& out, const Stream& stream) = 0;
   virtual void barrier() = 0;
+
+  /// Waits on the host until everything given to the stream has run, and throws past the deadline or where the
+  /// transport has failed meanwhile: a device that waits for a lost rank would hold the host for ever.
+  virtual void synchronize(const Stream& stream);
 
   const Traffic& traffic() const { return traffic_; }
 

@@ -54,9 +54,10 @@ void StateScan::begin(Direction direction, const Tensor& entering, const Tensor&
         to_string(leaving.dtype), leaving.shape.str());
   const auto key = fmt::format("{} {} {}", step_of(direction), to_string(entering.dtype), entering.shape.str());
   if (std::find(agreed_.begin(), agreed_.end(), key) == agreed_.end()) {
-    check_neighbours(entering, stream);
+    check_neighbours(entering);
     agreed_.push_back(key);
   }
+  settle();
   direction_ = direction;
   entering_ = entering;
   leaving_ = leaving;
@@ -75,19 +76,24 @@ void StateScan::finish(const Stream& stream) {
     std::exchange(receiving_, nullptr)->wait();
     advance_and_send(stream);
   }
-  if (sending_) std::exchange(sending_, nullptr)->wait();
+  if (stream.device.type == DeviceType::kCpu) settle();
   advance_ = nullptr;
+}
+
+void StateScan::settle() {
+  if (sending_) std::exchange(sending_, nullptr)->wait();
 }
 
 void StateScan::advance_and_send(const Stream& stream) {
   advance_(entering_, leaving_);
   const int next = group_.rank() + step_of(direction_);
-  if (has(next)) sending_ = send(leaving_, next, sent_bytes_, stream);
+  if (has(next)) sending_ = exchange({{Transfer::Kind::kSend, leaving_, next}}, sent_bytes_, stream);
 }
 
 /// All messages are posted before any is waited for, and each rank sends to both sides whatever it holds, so that the
 /// exchange can neither block nor leave a neighbour without an answer.
-void StateScan::check_neighbours(const Tensor& state, const Stream& stream) {
+void StateScan::check_neighbours(const Tensor& state) {
+  const Stream host;
   struct Neighbour {
     int rank;
     Header header{};
@@ -98,8 +104,8 @@ void StateScan::check_neighbours(const Tensor& state, const Stream& stream) {
                                       Neighbour{group_.rank() + 1, {}, {}, {}}};
   for (Neighbour& other : neighbours) {
     if (!has(other.rank)) continue;
-    other.receiving = group_.recv(tensor_of(other.header), other.rank, stream);
-    other.sending = group_.send(tensor_of(mine), other.rank, stream);
+    other.receiving = group_.recv(tensor_of(other.header), other.rank, host);
+    other.sending = group_.send(tensor_of(mine), other.rank, host);
   }
   for (Neighbour& other : neighbours) {
     if (!has(other.rank)) continue;
@@ -126,17 +132,20 @@ void StateScan::wrap(Direction direction, const std::vector<Tensor>& leaving, co
     for (size_t i = 0; i < leaving.size(); ++i) copy(leaving[i], entering[i], stream);
     return;
   }
-  std::vector<PendingPtr> pending;
+  settle();
+  std::vector<Transfer> transfers;
   if (group_.rank() == from)
-    for (const Tensor& x : leaving) pending.push_back(send(x, to, wrapped_bytes_, stream));
+    for (const Tensor& x : leaving) transfers.push_back({Transfer::Kind::kSend, x, to});
   if (group_.rank() == to)
-    for (const Tensor& x : entering) pending.push_back(group_.recv(x, from, stream));
-  for (PendingPtr& p : pending) p->wait();
+    for (const Tensor& x : entering) transfers.push_back({Transfer::Kind::kRecv, x, from});
+  if (!transfers.empty()) sending_ = exchange(transfers, wrapped_bytes_, stream);
+  // What was received is needed by whatever comes next on the stream; what was sent, only once it is written again.
+  if (group_.rank() == to || stream.device.type == DeviceType::kCpu) settle();
 }
 
-PendingPtr StateScan::send(const Tensor& x, int to, int64_t& counter, const Stream& stream) {
+PendingPtr StateScan::exchange(const std::vector<Transfer>& transfers, int64_t& counter, const Stream& stream) {
   const int64_t before = group_.traffic().sent_bytes;
-  PendingPtr pending = group_.send(x, to, stream);
+  PendingPtr pending = group_.exchange(transfers, stream);
   counter += group_.traffic().sent_bytes - before;
   return pending;
 }

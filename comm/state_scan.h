@@ -30,8 +30,13 @@ class StateScan {
   /// transfer of each shape and direction, and both throw where they differ.
   void begin(Direction direction, const Tensor& entering, const Tensor& leaving, Advance advance, const Stream& stream);
 
-  /// Waits for the state, advances, sends. Afterwards `entering` and `leaving` hold their values.
+  /// Waits for the state, advances, sends. Afterwards `entering` and `leaving` hold their values. On a device all this
+  /// is in stream order, nothing blocks the host, and `leaving` must not be written before the next begin, wrap or
+  /// settle, since its send may still be reading it: the stream does not wait for the next rank to have taken it.
   void finish(const Stream& stream);
+
+  /// Orders the stream after every send so far; needed before the end of a graph capture.
+  void settle();
 
   /// Between windows: the last rank's leaving states become the first rank's entering states of the next window
   /// (reversed: the first rank's become the last's), one tensor a layer; a copy on a group of one. Collective; the
@@ -47,9 +52,9 @@ class StateScan {
 
  private:
   void advance_and_send(const Stream& stream);
-  void check_neighbours(const Tensor& state, const Stream& stream);
+  void check_neighbours(const Tensor& state);
   bool has(int neighbour) const { return neighbour >= 0 && neighbour < group_.size(); }
-  PendingPtr send(const Tensor& x, int to, int64_t& counter, const Stream& stream);
+  PendingPtr exchange(const std::vector<Transfer>& transfers, int64_t& counter, const Stream& stream);
 
   Group& group_;
   ScanStrategy strategy_;

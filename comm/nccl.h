@@ -1,0 +1,54 @@
+// NCCL behind Group: device tensors go through NCCL, host tensors through the host transport it is given.
+//
+// Every group has a communicator and a stream of its own. Calls are issued by one host thread, in one order on every
+// rank. Communicators are non-blocking: no call waits without a deadline, and asynchronous errors are looked at while
+// waiting. A failure aborts every communicator of the process, since a kernel that waits for a lost rank would hold the
+// device's memory, and then throws; an abort that takes longer than 5 s ends the process with exit code 4.
+//
+// In a graph capture: connections are made when the group is made, those of a collective at its first call, so one
+// eager run must come first. All pending operations must have been waited for before the capture ends. In a replay the
+// deadline is that of synchronize.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/group.h"
+
+namespace baton {
+
+struct NcclOptions {
+  std::string name = "group";  // in messages and in NCCL's own log
+  bool high_priority = false;  // for what others wait for: the state scan
+  int max_ctas = 0;            // thread blocks that an operation may hold while it waits; 0: as many as NCCL likes
+};
+
+/// A waiting receive holds its thread blocks: few of them.
+inline NcclOptions scan_options() { return {"state scan", true, 4}; }
+inline NcclOptions gradient_options() { return {"gradients", false, 0}; }
+
+/// Collective over `host`, whose ranks must each have a device of their own, current in this thread. Connects
+/// neighbours, and the first rank with the last, in both directions. Throws in a build without CUDA.
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device, const NcclOptions& options);
+
+/// "2.28.9" of the library that is loaded; empty in a build without it.
+std::string nccl_version();
+
+/// Aborts every NCCL communicator of this process, within 5 s or the process ends. Called before device memory is
+/// released by a rank that leaves while others may not.
+void abort_nccl_groups() noexcept;
+
+/// Put after the owner of device memory: aborts where an exception leaves its scope, so that the memory's release does
+/// not wait for operations that will never end.
+class AbortOnUnwind {
+ public:
+  AbortOnUnwind();
+  ~AbortOnUnwind();
+  AbortOnUnwind(const AbortOnUnwind&) = delete;
+  AbortOnUnwind& operator=(const AbortOnUnwind&) = delete;
+
+ private:
+  int exceptions_at_start_;
+};
+
+}  // namespace baton
