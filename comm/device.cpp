@@ -67,12 +67,15 @@ Device choose_device(const std::string& run_device, bool has_cuda, const std::ve
   return {DeviceType::kCuda, mine.local_rank % mine.num_devices};
 }
 
-Device select_device(const std::string& run_device, const World& world, Group& group) {
-  // Where the CPU is asked for, no driver is woken.
+std::vector<RankDevices> gather_devices(const World& world, Group& group, bool look_for_devices) {
   RankDevices mine{host_name(), world.local_rank(), world.local_size(), 0, ""};
-  if (run_device != "cpu") mine.num_devices = cuda::num_devices();
+  if (look_for_devices) mine.num_devices = cuda::num_devices();
   if (mine.num_devices > 0) mine.uuid = device_uuid(mine.local_rank % mine.num_devices);
-  const std::vector<RankDevices> all = gather(mine, group);
+  return gather(mine, group);
+}
+
+Device select_device(const std::string& run_device, const World& world, Group& group) {
+  const std::vector<RankDevices> all = gather_devices(world, group, run_device != "cpu");
   Device device;
   together(group, [&] {
     device = choose_device(run_device, build_has_cuda(), all, group.rank());

@@ -8,7 +8,7 @@
 
 namespace baton {
 
-/// What a rank sees; input of choose_device.
+/// What a rank sees.
 struct RankDevices {
   std::string host;
   int local_rank = 0, local_size = 1;
@@ -20,6 +20,9 @@ struct RankDevices {
 /// rank sees a device), cuda or cpu. Throws an input error where cuda is asked for and cannot be had, and where two
 /// ranks of a host would share a device.
 Device choose_device(const std::string& run_device, bool has_cuda, const std::vector<RankDevices>& all, int rank);
+
+/// Collective over the world's group: what every rank sees. Without look_for_devices no driver is woken.
+std::vector<RankDevices> gather_devices(const World& world, Group& group, bool look_for_devices);
 
 /// Collective over the world's group: choose_device over all ranks; a CUDA device becomes current in this thread.
 Device select_device(const std::string& run_device, const World& world, Group& group);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "launch/bench.h"
+#include "launch/doctor.h"
 #include "launch/job.h"
 #include "launch/options.h"
 #include "launch/replay.h"
@@ -29,6 +30,11 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
     BenchOptions options;
     together(group, [&] { options = parse_bench_options(command); });
     return run_bench(options, group);
+  }
+  if (command.name == "doctor") {
+    DoctorOptions options;
+    together(group, [&] { options = parse_doctor_options(command); });
+    return run_doctor(options, world);
   }
   Job job(command, world, group);
   if (command.name == "train") return run_train(job);

@@ -19,6 +19,7 @@ OWNERS = {
     "boost/": {"launch/options.cpp", "launch/commands.cpp", "launch/commands.h"},
     "hdf5.h": {"runtime/hdf5_access.h", "runtime/hdf5_file.cpp"},
     "mpi.h": "comm/",
+    "nccl.h": "comm/",
     "cblas.h": "kernels/",
     "sentencepiece": {"runtime/tokenizer.cpp"},
 }
