@@ -36,10 +36,16 @@ set_tests_properties(dist/killed_rank PROPERTIES LABELS dist RUN_SERIAL TRUE TIM
 add_test(NAME dist/dump COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/dump_test.py
          $<TARGET_FILE:baton> ${BATON_MPIRUN})
 set_tests_properties(dist/dump PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)
+
 # Over NCCL, one GPU a rank; skipped where there are fewer GPUs.
 if(BATON_HAS_CUDA)
   baton_dist_test(nccl_dist_test LIBRARIES baton_comm NP 1 2)
   target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
+
+  # Not a test: what a hand-over between GPUs costs, see its head.
+  baton_dist_test(comm_gpu_bench LIBRARIES baton_comm)
+  target_sources(comm_gpu_bench PRIVATE dist/device_carry.cu)
+  target_link_libraries(comm_gpu_bench PRIVATE CUDA::cudart_static)
 endif()

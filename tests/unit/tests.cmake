@@ -1,6 +1,7 @@
 # Tests of label unit: baton_test(unit NAME LIBRARIES...)
 baton_test(unit hdf5_file_test baton_runtime)
 baton_test(unit topology_test baton_comm)
+baton_test(unit device_test baton_comm)
 baton_test(unit config_test baton_runtime GTest::gmock)
 baton_test(unit options_test baton_launch GTest::gmock)
 baton_test(unit dataset_test baton_runtime GTest::gmock)

@@ -1,0 +1,191 @@
+// What a hand-over of states between GPUs costs:
+//   mpirun -np 2 build/tests/comm_gpu_bench [CTAS...]
+// For each cap of thread blocks (1 2 4 8 16 unless given), over a communicator made as the state scan's:
+//   hand-over  ping-pong between ranks 0 and 1, half a round trip, 50 rounds on the stream, eager and as a CUDA graph
+//   exposed    a layer's chain, forward and reversed, of equal work on all ranks: time with hand-over less time
+//   without,
+//              a layer; layers hide one another's messages except for the fill of the chain
+// Times are CUDA events' around the whole, median of 50; the longest of all ranks.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "comm/device.h"
+#include "comm/nccl.h"
+#include "comm/state_scan.h"
+#include "runtime/cuda.h"
+#include "runtime/memory.h"
+#include "tests/dist/device_carry.h"
+
+namespace baton {
+namespace {
+
+constexpr int kRepeats = 50, kRounds = 50, kLayers = 24;
+constexpr int64_t kWorkNs = 200'000;  // a layer's work on each rank
+const Shape kState{1, 4, 256, 512};   // 2 MiB: a layer of GLA-1.3B, one sequence
+
+void check_cuda(cudaError_t result, const char* what) {
+  CHECK(result == cudaSuccess, "{}: {}", what, cudaGetErrorString(result));
+}
+
+cudaStream_t handle_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+class Timer {
+ public:
+  Timer() {
+    check_cuda(cudaEventCreate(&start_), "cudaEventCreate");
+    check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  ~Timer() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(end_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  /// Longest of all ranks' medians, in microseconds. Each run starts on all ranks together.
+  template <class F>
+  double median_us(Group& group, const Stream& stream, F&& f) {
+    std::vector<double> times;
+    for (int i = 0; i < kRepeats; ++i) {
+      group.synchronize(stream);
+      group.barrier();
+      check_cuda(cudaEventRecord(start_, handle_of(stream)), "cudaEventRecord");
+      f();
+      check_cuda(cudaEventRecord(end_, handle_of(stream)), "cudaEventRecord");
+      group.synchronize(stream);
+      float ms = 0;
+      check_cuda(cudaEventElapsedTime(&ms, start_, end_), "cudaEventElapsedTime");
+      times.push_back(1e3 * ms);
+    }
+    std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
+    return all_reduce(group, times[kRepeats / 2], ReduceOp::kMax);
+  }
+
+ private:
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+};
+
+/// What f puts on the stream, as one graph.
+class Graph {
+ public:
+  template <class F>
+  Graph(const Stream& stream, F&& f) {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(handle_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    f();
+    check_cuda(cudaStreamEndCapture(handle_of(stream), &graph), "cudaStreamEndCapture");
+    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  ~Graph() { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(const Stream& stream) { check_cuda(cudaGraphLaunch(executable_, handle_of(stream)), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+void ping_pong(Group& group, const Tensor& x, const Stream& stream) {
+  if (group.rank() > 1) return;
+  const int other = 1 - group.rank();
+  for (int i = 0; i < kRounds; ++i) {
+    if (group.rank() == 0) group.send(x, other, stream)->wait();
+    group.recv(x, other, stream)->wait();
+    if (group.rank() == 1) group.send(x, other, stream)->wait();
+  }
+}
+
+/// kLayers forward and kLayers reversed; where scan is null the states stay at home. Work that does not need the state
+/// stands between begin and finish, the rest after.
+struct Chain {
+  explicit Chain(Device device) {
+    for (int i = 0; i < 2 * kLayers; ++i) states.emplace_back(kState, DType::kFloat32, device);
+    scratch = OwnedTensor({256}, DType::kFloat32, device);
+  }
+  void run(Group& group, StateScan* scan, const Stream& stream) {
+    const auto advance = [&](const Tensor& from, const Tensor& to) {
+      checks::advance_on_device(group.rank(), 0, from, to, 0, stream);
+    };
+    const auto work = [&] { checks::advance_on_device(0, 0, scratch, scratch, kWorkNs / 2, stream); };
+    for (const Direction direction : {Direction::kForward, Direction::kReversed})
+      for (int layer = 0; layer < kLayers; ++layer) {
+        const Tensor &entering = states[2 * layer], &leaving = states[2 * layer + 1];
+        work();
+        if (scan != nullptr) scan->begin(direction, entering, leaving, advance, stream);
+        work();
+        if (scan != nullptr)
+          scan->finish(stream);
+        else
+          advance(entering, leaving);
+      }
+    if (scan != nullptr) scan->settle();
+  }
+  std::vector<OwnedTensor> states;
+  OwnedTensor scratch;
+};
+
+void measure(World& world, Device device, int max_ctas) {
+  NcclOptions options = scan_options();
+  options.max_ctas = max_ctas;
+  const auto group = make_nccl_group(world.group(), device, options);
+  group->set_deadline(60);
+  const AbortOnUnwind guard;
+  const cuda::OwnedStream own(device.index, false);
+  const Stream& stream = own.stream();
+  const OwnedTensor x(kState, DType::kFloat32, device);
+  Timer timer;
+  const auto hops = [&](double us) { return us / (2 * kRounds); };
+  const double eager = hops(timer.median_us(*group, stream, [&] { ping_pong(*group, x, stream); }));
+  Graph ping(stream, [&] {
+    // A rank without messages must still capture something.
+    cuda::set_zero(x.tensor.data, 4, stream);
+    ping_pong(*group, x, stream);
+  });
+  const double graph = hops(timer.median_us(*group, stream, [&] { ping.launch(stream); }));
+
+  Chain chain(device);
+  StateScan scan(*group, ScanStrategy::kChain);
+  chain.run(*group, &scan, stream);  // neighbours compare shapes
+  const double alone = timer.median_us(*group, stream, [&] { chain.run(*group, nullptr, stream); });
+  const double handed = timer.median_us(*group, stream, [&] { chain.run(*group, &scan, stream); });
+  Graph chain_graph(stream, [&] { chain.run(*group, &scan, stream); });
+  Graph alone_graph(stream, [&] { chain.run(*group, nullptr, stream); });
+  const double alone_replayed = timer.median_us(*group, stream, [&] { alone_graph.launch(stream); });
+  const double handed_replayed = timer.median_us(*group, stream, [&] { chain_graph.launch(stream); });
+  const double bytes = static_cast<double>(x.tensor.bytes());
+  if (world.rank() == 0)
+    std::printf("%4d %12.1f %8.1f %12.1f %8.1f %14.1f %14.1f\n", max_ctas, eager, bytes / eager * 1e-3, graph,
+                bytes / graph * 1e-3, (handed - alone) / (2 * kLayers),
+                (handed_replayed - alone_replayed) / (2 * kLayers));
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) {
+  baton::World world(&argc, &argv);
+  try {
+    const auto group = world.group();
+    const baton::Device device = baton::select_device("cuda", world, *group);
+    if (world.size() < 2) throw baton::Error(baton::ExitCode::kInput, "a hand-over needs 2 ranks");
+    std::vector<int> ctas;
+    for (int i = 1; i < argc; ++i) ctas.push_back(std::atoi(argv[i]));
+    if (ctas.empty()) ctas = {1, 2, 4, 8, 16};
+    if (world.rank() == 0)
+      std::printf(
+          "%s, NCCL %s, %d ranks, 2 MiB a hand-over, %d layers of %ld us, microseconds\n%4s %12s %8s %12s %8s %14s "
+          "%14s\n",
+          baton::cuda::device_name(device.index).c_str(), baton::nccl_version().c_str(), world.size(), baton::kLayers,
+          static_cast<long>(baton::kWorkNs / 1000), "CTAs", "eager", "GB/s", "graph", "GB/s", "exposed/layer",
+          "same, graph");
+    for (const int max_ctas : ctas) baton::measure(world, device, max_ctas);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", world.rank(), e.what());
+    world.abort(1);
+  }
+  return 0;
+}
