@@ -106,7 +106,7 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& lo
   check_operand(targets, "targets", {N}, DType::kInt32, stream);
   check_operand(losses, "losses", {N}, DType::kFloat64, stream);
   if (dlogits.defined()) check_operand(dlogits, "dlogits", logits.shape, stream);
-  CHECK(dlogits.data != logits.data || dlogits.dtype == logits.dtype,
+  CHECK(dlogits.data != logits.data || dlogits.data == nullptr || dlogits.dtype == logits.dtype,
         "dlogits may alias logits in their own dtype only");
   if (N == 0) return;
   const Tensor& gradient = dlogits.defined() ? dlogits : logits;  // for its dtype

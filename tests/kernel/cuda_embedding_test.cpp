@@ -105,7 +105,7 @@ IntOperand targets_of(int64_t N, int64_t vocab) {
 
 TEST(CudaLoss, LossesAndGradients) {
   for (const auto& [N, vocab] :
-       std::vector<std::array<int64_t, 2>>{{0, 5}, {1, 1}, {5, 2}, {20, 61}, {200, 32000}, {4, 131072}, {3, 50257}})
+       std::vector<std::array<int64_t, 2>>{{0, 5}, {1, 1}, {5, 2}, {20, 61}, {40, 32000}, {4, 131072}, {3, 50257}})
     for (DType dtype : gpu_dtypes())
       for (DType gradient_dtype : gpu_dtypes())
         for (double size : {1.0, 1e4}) {

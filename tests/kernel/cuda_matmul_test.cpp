@@ -16,6 +16,10 @@ Shape stored(Trans trans, int64_t rows, int64_t columns) {
   return trans == Trans::kYes ? Shape{columns, rows} : Shape{rows, columns};
 }
 
+double tolerance(DType dtype, DType result) {
+  return dtype == kBF16 ? tensor_core_tolerance(result) : cuda_tolerance(result);
+}
+
 TEST(CudaMatmul, EveryLayoutAndDtype) {
   for (const auto& [m, n, k] : kSizes)
     for (const auto& [dtype, result] : kOperandAndResult)
@@ -27,8 +31,10 @@ TEST(CudaMatmul, EveryLayoutAndDtype) {
             const Operand c = beta == 0 ? nan_operand({m, n}, result) : random_operand({m, n}, result, 3);
             matmul(a.host, trans_a, b.host, trans_b, c.host, beta, Stream{});
             matmul(a.device, trans_a, b.device, trans_b, c.device, beta, gpu_stream());
-            expect_close(c, fmt::format("{} x {} x {} {} to {}, transposed {}{}, beta {}", m, n, k, to_string(dtype),
-                                        to_string(result), static_cast<int>(trans_a), static_cast<int>(trans_b), beta));
+            expect_close(c,
+                         fmt::format("{} x {} x {} {} to {}, transposed {}{}, beta {}", m, n, k, to_string(dtype),
+                                     to_string(result), static_cast<int>(trans_a), static_cast<int>(trans_b), beta),
+                         tolerance(dtype, result));
           }
 }
 
@@ -60,7 +66,7 @@ TEST(CudaMatmul, LongSumsRepeat) {
         "dw");
     linear_dw(a.host, b.host, c.host, Stream{});
     linear_dw(a.device, b.device, c.device, gpu_stream());
-    expect_close(c, fmt::format("{} to {}", to_string(dtype), to_string(result)));
+    expect_close(c, fmt::format("{} to {}", to_string(dtype), to_string(result)), tolerance(dtype, result));
   }
 }
 

@@ -9,8 +9,8 @@ constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kSimpleRms, NormKind::k
 constexpr double kEps = 1e-5;
 
 /// Rows that a warp takes and rows that a block takes, odd ones, and a model's.
-const std::vector<std::array<int64_t, 2>> kShapes{{0, 8},   {1, 1},     {5, 7},      {130, 33},   {1000, 256},
-                                                  {3, 512}, {65, 2049}, {300, 2048}, {4500, 520}, {2, 10000}};
+const std::vector<std::array<int64_t, 2>> kShapes{{0, 8},   {1, 33},    {5, 7},      {130, 33},   {1000, 256},
+                                                  {3, 512}, {65, 2049}, {300, 2048}, {1500, 520}, {2, 10000}};
 
 Operand vector_of(bool present, int64_t D, uint64_t stream) {
   return present ? random_operand({D}, kF32, stream) : Operand();

@@ -60,8 +60,14 @@ inline Operand nan_operand(const Shape& shape, DType dtype) { return {nan_tensor
 /// Tolerances against the reference on the same, rounded inputs: what storing the result costs.
 inline double cuda_tolerance(DType dtype) { return dtype == kBF16 ? 5e-3 : 1e-5; }
 
+/// Of sums that tensor cores make from bfloat16 operands: they cut what does not fit float32 instead of rounding it.
+inline double tensor_core_tolerance(DType result) { return result == kBF16 ? cuda_tolerance(kBF16) : 1e-4; }
+
+inline void expect_close(const Operand& x, const std::string& what, double tolerance) {
+  EXPECT_LT(relative_rms(device_doubles(x.device), to_doubles(x.host)), tolerance) << what;
+}
 inline void expect_close(const Operand& x, const std::string& what) {
-  EXPECT_LT(relative_rms(device_doubles(x.device), to_doubles(x.host)), cuda_tolerance(x.device.tensor.dtype)) << what;
+  expect_close(x, what, cuda_tolerance(x.device.tensor.dtype));
 }
 
 /// Runs `outputs` twice and expects the same bytes.
