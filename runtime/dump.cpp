@@ -25,7 +25,7 @@ struct BlockHead {
 };
 static_assert(sizeof(BlockHead) == 18 * sizeof(int64_t), "a head is written as it lies in memory");
 
-std::array<int64_t, Shape::kMaxRank> dims_of(const Shape& shape) {
+std::array<int64_t, Shape::kMaxRank> padded(const Shape& shape) {
   std::array<int64_t, Shape::kMaxRank> dims{};
   for (int i = 0; i < shape.rank(); ++i) dims[i] = shape[i];
   return dims;
@@ -104,9 +104,9 @@ void DumpPart::add(const std::string& name, const Shape& whole, const Shape& sta
   const BlockHead head{static_cast<int64_t>(name.size()),
                        static_cast<int64_t>(block.dtype),
                        whole.rank(),
-                       dims_of(whole),
-                       dims_of(start),
-                       dims_of(block.shape)};
+                       padded(whole),
+                       padded(start),
+                       padded(block.shape)};
   put(&head, sizeof head);
   put(name.data(), head.name_bytes);
   put(block.data, block.bytes());
