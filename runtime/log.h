@@ -1,6 +1,7 @@
 // What a run says: console lines, metrics.jsonl, and TensorBoard events.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>

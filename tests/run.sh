@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 source launch/packages.sh
 
 require_packages "${build_packages[@]}" libgtest-dev hdf5-tools python3 python3-numpy python3-h5py python3-matplotlib \
-  clang-format procps
+  clang-format-14 procps
 cmake -S . -B build-tests "${whole_build_options[@]}" -DBATON_TESTS=ON >build-tests.log 2>&1 || { tail -n 30 build-tests.log >&2; exit 1; }
 mv build-tests.log build-tests/configure.log
 ninja -C build-tests

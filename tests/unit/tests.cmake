@@ -23,7 +23,7 @@ add_test(NAME unit/include_directions
 add_test(NAME unit/include_directions_finds_faults
   COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_includes_test.py ${CMAKE_SOURCE_DIR}/tools/check_includes.py)
 set_tests_properties(unit/include_directions unit/include_directions_finds_faults PROPERTIES LABELS unit)
-find_program(CLANG_FORMAT NAMES clang-format clang-format-14)
+find_program(CLANG_FORMAT NAMES clang-format-14 clang-format) # other versions format differently
 if(CLANG_FORMAT)
   set(formatted)
   foreach(folder runtime comm kernels model launch tests)
