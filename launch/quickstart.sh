@@ -61,9 +61,9 @@ entropy=$(cat "$data_dir/entropy.txt")
 checkpoint=$run_dir/checkpoints/step-$(printf %08d "$step")
 picture=$("$python" tools/plot_loss.py "$run_dir" --line "$entropy" "a byte given the one before")
 
-printf '\nA sample:\n'
+printf "\nA sample:\n"
 build/baton sample "${options[@]}" --checkpoint.load "$checkpoint" --sample.prompt $'\n' --sample.tokens 400 \
-  --sample.temperature 0.7
+  --sample.temperature 0.7 --run.threads 1 # steps too small to share out
 cat <<END
 
 validation loss      $(printf %.4f "${val_loss:-nan}") nats a byte
