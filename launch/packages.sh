@@ -15,7 +15,8 @@ require_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
-    if ! sudo -n true 2>/dev/null; then
+    # Without a terminal nobody can give a password.
+    if ! sudo -n true 2>/dev/null && ! { [ -t 0 ] && command -v sudo >/dev/null && sudo -v; }; then
       echo "missing packages, to be installed by root: apt-get install ${missing[*]}" >&2
       return 1
     fi
