@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages that are missing, builds, and trains a small GLA model over 4 ranks; then shows what it learned.
+# Installs the packages that are missing, builds for the CPU, and trains a small GLA model over 4 ranks; then shows what
+# it learned.
 #
 #   launch/quickstart.sh            the King James Bible
 #   launch/quickstart.sh FILE       any other text, of 256 KiB or more
@@ -41,7 +42,8 @@ require_packages "${packages[@]}" || exit 2
 cores=$(nproc)
 if [ ! -f build/build.ninja ]; then
   mkdir -p build
-  cmake -S . -B build "${whole_build_options[@]}" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; exit 1; }
+  cmake -S . -B build "${whole_build_options[@]}" -DBATON_CUDA=OFF >build/configure.log 2>&1 ||
+    { tail -n 30 build/configure.log >&2; exit 1; }
 fi
 ninja -C build -j "$((cores < 2 ? 1 : 2))" baton # a compiler may take 1 GB of memory
 
