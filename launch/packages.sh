@@ -1,10 +1,7 @@
-# Debian packages, build options and mpirun: sourced by launch/quickstart.sh and tests/run.sh.
+# Debian packages and mpirun: sourced by launch/quickstart.sh and tests/run.sh.
 
 build_packages=(g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin libboost-program-options-dev libhdf5-dev
   libopenblas-openmp-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev zlib1g-dev)
-
-# Several sources a compiler run: the headers are read less often, which halves the time of a whole build.
-whole_build_options=(-G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
 
 # require_packages NAME...: installs what is missing, as root or through sudo; else names it in one line and fails.
 require_packages() {

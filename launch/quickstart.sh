@@ -42,7 +42,7 @@ require_packages "${packages[@]}" || exit 2
 cores=$(nproc)
 if [ ! -f build/build.ninja ]; then
   mkdir -p build
-  cmake -S . -B build "${whole_build_options[@]}" -DBATON_CUDA=OFF >build/configure.log 2>&1 ||
+  cmake -S . -B build -G Ninja -DBATON_CUDA=OFF >build/configure.log 2>&1 ||
     { tail -n 30 build/configure.log >&2; exit 1; }
 fi
 ninja -C build -j "$((cores < 2 ? 1 : 2))" baton # a compiler may take 1 GB of memory

@@ -7,7 +7,7 @@ source launch/packages.sh
 require_packages "${build_packages[@]}" libgtest-dev hdf5-tools python3 python3-numpy python3-h5py python3-matplotlib \
   clang-format-14 procps
 mkdir -p build-tests
-cmake -S . -B build-tests "${whole_build_options[@]}" -DBATON_TESTS=ON >build-tests/configure.log 2>&1 ||
+cmake -S . -B build-tests -G Ninja -DBATON_TESTS=ON >build-tests/configure.log 2>&1 ||
   { tail -n 30 build-tests/configure.log >&2; exit 1; }
 ninja -C build-tests
 ctest --test-dir build-tests --output-on-failure -j "$(nproc)" "$@"
