@@ -25,6 +25,7 @@ int planned_ranks(const Command& command, int world_size) {
 
 Job::Job(const Command& command, World& world_ranks, Group& world) : config(command.config), world(world) {
   const bool sampling = command.name == "sample";
+  const bool evaluates = command.name == "eval";  // which needs no training data
   if (sampling) config.parallel.sp = 1;
   together(world, [&] {
     const int num_ranks = planned_ranks(command, world.size());
@@ -32,14 +33,16 @@ Job::Job(const Command& command, World& world_ranks, Group& world) : config(comm
     ranks.topology =
         Topology::make(std::max(num_ranks, world.size()), world.rank(), static_cast<int>(config.parallel.sp));
     if (sampling) return;  // the checkpoint knows its vocabulary
-    if (!config.data.train.empty()) train.emplace(config.data, "data.train", config.data.train);
+    if (!config.data.train.empty() && !evaluates) train.emplace(config.data, "data.train", config.data.train);
     if (!config.data.val.empty()) val.emplace(config.data, "data.val", config.data.val);
-    const Dataset* data = train ? &*train : val ? &*val : nullptr;
-    if (data == nullptr) return;
-    if (config.model.vocab == 0) config.model.vocab = data->vocab();
-    CHECK_INPUT(config.model.vocab >= data->vocab(),
-                "model.vocab = {}: the data has {} token ids, so it must be at least that", config.model.vocab,
-                data->vocab());
+    for (const Dataset* data : {train ? &*train : nullptr, val ? &*val : nullptr}) {
+      if (data == nullptr) continue;
+      if (config.model.vocab == 0) config.model.vocab = data->vocab();
+      const bool is_val = val && data == &*val;
+      CHECK_INPUT(config.model.vocab >= data->vocab(),
+                  "model.vocab = {}: must be at least {}, the token ids of {} = {}", config.model.vocab, data->vocab(),
+                  is_val ? "data.val" : "data.train", is_val ? config.data.val : config.data.train);
+    }
   });
   if (config.run.threads > 0) omp_set_num_threads(static_cast<int>(config.run.threads));
   const bool planning = command.name == "plan";  // allocates nothing, so it needs no device
@@ -83,16 +86,21 @@ RunState load_checkpoint(const std::string& key, const std::string& dir, const J
                          const std::vector<NamedTensor>& tensors) {
   RunState state;
   together(job.world, [&] {
-    // Checksums cover all parts: one rank reads them all, the others only their rows' parts.
-    const CheckpointReader reader(dir, job.root());
-    state = reader.state();
-    const Config saved = config_from_ini(reader.config_ini(), dir);
-    for (const std::string& change : differences(saved, job.config)) {
-      CHECK_INPUT(!change.starts_with("model."), "{} = {}: its model is another one ({}); [model] must match", key, dir,
-                  change);
-      if (job.root() && key == "checkpoint.resume") fmt::print("changed since the checkpoint: {}\n", change);
+    try {
+      // Checksums cover all parts: one rank reads them all, the others only their rows' parts.
+      const CheckpointReader reader(dir, job.root());
+      state = reader.state();
+      const Config saved = config_from_ini(reader.config_ini(), dir);
+      for (const std::string& change : differences(saved, job.config)) {
+        CHECK_INPUT(!change.starts_with("model."), "{}: its model is another one ({}); [model] must match", dir,
+                    change);
+        if (job.root() && key == "checkpoint.resume") fmt::print("changed since the checkpoint: {}\n", change);
+      }
+      reader.read(tensors);
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kInput) throw;
+      throw Error(ExitCode::kInput, fmt::format("{} = {}", key, e.what()));
     }
-    reader.read(tensors);
   });
   return state;
 }

@@ -178,8 +178,8 @@ std::string read_whole_file(const std::string& key, const std::string& path) {
   CHECK_INPUT(std::filesystem::is_regular_file(path, error), "{} = {}: must be a file that exists", key, path);
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  text << file.rdbuf();
-  CHECK_INPUT(file.good() && text.good(), "{} = {}: must be a file that can be read", key, path);
+  if (file.is_open() && file.peek() != EOF) text << file.rdbuf();
+  CHECK_INPUT(file.is_open() && !file.bad() && text.good(), "{} = {}: must be a file that can be read", key, path);
   return text.str();
 }
 

@@ -68,8 +68,13 @@ double default_tolerance(DType dtype, const std::string& name) {
 
 ReplayReport::ReplayReport(const ReplayOptions& options, Group& group, const Stream& stream)
     : options_(options), group_(group), stream_(stream), file_(options.file, Hdf5File::Mode::kRead) {
-  if (group.rank() == 0 && !options.out.empty())
+  if (group.rank() > 0 || options.out.empty()) return;
+  try {
     out_ = std::make_unique<Hdf5File>(options.out, Hdf5File::Mode::kCreate);
+  } catch (const Error& e) {
+    throw Error(ExitCode::kInput,
+                fmt::format("--out = {}: must be a file that can be written ({})", options.out, e.what()));
+  }
 }
 
 OwnedTensor ReplayReport::read(const std::string& name, DType dtype) const {
@@ -99,7 +104,7 @@ void ReplayReport::judge(const std::string& name, const Tensor& mine, const std:
   std::vector<double> difference(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) difference[i] = x.tensor.as<double>()[i] - ref.tensor.as<double>()[i];
   double denominator = norm(ref.tensor.as<double>(), n);
-  if (!factor_a.empty()) {
+  if (!factor_a.empty() && file_.exists(factor_a) && file_.exists(factor_b)) {
     const OwnedTensor a(file_.shape(factor_a), DType::kFloat64), b(file_.shape(factor_b), DType::kFloat64);
     file_.read(factor_a, a);
     file_.read(factor_b, b);
@@ -142,9 +147,11 @@ ExitCode replay(const ReplayOptions& options, Group& group, const Stream& stream
     return report->finish();
   }
   std::vector<std::string> cases;
-  find_cases(report->file(), "", cases);
-  CHECK_INPUT(!cases.empty(), "FILE = {}: holds neither operator cases (groups with in/) nor a model (/param)",
-              options.file);
+  together(group, [&] {
+    find_cases(report->file(), "", cases);
+    CHECK_INPUT(!cases.empty(), "FILE = {}: holds neither operator cases (groups with in/) nor a model (/param)",
+                options.file);
+  });
   for (const std::string& name : cases) replay_operator_case(name, *report);
   return report->finish();
 }

@@ -52,10 +52,12 @@ class TrainingRun {
   ExitCode run();
 
  private:
+  void load();
   void save();
   bool evaluate();
   std::unique_ptr<StateDump> make_dump(int64_t step) const;
   void report(const StepResult& step, double step_s);
+  std::string checkpoint_dir() const { return checkpoints_dir(config_) + "/" + checkpoint_name(state_.step); }
   bool due(int64_t every) const {
     return (every > 0 && state_.step % every == 0) || state_.step == config_.train.steps;
   }
@@ -74,22 +76,14 @@ class TrainingRun {
 
 TrainingRun::TrainingRun(Job& job)
     : job_(job), config_(job.config), trainer_(job.config, Trainer::Purpose::kTrain, job.ranks, false) {
+  load();  // first, as a run that is refused leaves run.dir as it was
   prepare_run_directory(config_, job.world);
-  state_.seed = config_.run.seed;
-  std::string resume;
-  together(job.world, [&] { resume = checkpoint_to_resume(config_); });
-  resume = broadcast(job.world, resume, 0);
-  if (!resume.empty()) {
-    state_ = load_checkpoint("checkpoint.resume", resume, job, trainer_.tensors());
-    saved_step_ = state_.step;
-  } else if (!config_.checkpoint.load.empty()) {
-    load_checkpoint("checkpoint.load", config_.checkpoint.load, job, parameter_tensors(trainer_.model().parameters()));
-  }
-  trainer_.weights_changed();
   first_step_ = state_.step;
   peak_flops_ = peak_flops(job);
+  together(job.world, [&] {
+    if (job.root()) metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
+  });
   if (!job.root()) return;
-  metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
   fmt::print("{}\n{}", to_ini(config_), memory_table(trainer_.arena()));
   fmt::print("{} parameters, {} ranks (dp {} x sp {}), {} steps from {}, {} tokens a step\n",
              trainer_.model().table().num_parameters(), job.world.size(), job.ranks.topology.dp_size(),
@@ -97,9 +91,31 @@ TrainingRun::TrainingRun(Job& job)
              config_.train.batch * config_.data.seq_len);
 }
 
+void TrainingRun::load() {
+  state_.seed = config_.run.seed;
+  std::string resume;
+  together(job_.world, [&] {
+    if (!job_.root()) return;
+    resume = checkpoint_to_resume(config_);
+    CHECK_INPUT(!resume.empty() || newest_checkpoint(config_).empty(),
+                "run.dir = {}: holds checkpoints of an earlier run; it must be another directory, or give "
+                "--checkpoint.resume auto to go on",
+                config_.run.dir);
+  });
+  resume = broadcast(job_.world, resume, 0);
+  if (!resume.empty()) {
+    state_ = load_checkpoint("checkpoint.resume", resume, job_, trainer_.tensors());
+    std::error_code none;
+    if (std::filesystem::equivalent(resume, checkpoint_dir(), none)) saved_step_ = state_.step;
+  } else if (!config_.checkpoint.load.empty()) {
+    load_checkpoint("checkpoint.load", config_.checkpoint.load, job_, parameter_tensors(trainer_.model().parameters()));
+  }
+  trainer_.weights_changed();
+}
+
 void TrainingRun::save() {
   if (saved_step_ == state_.step) return;
-  const std::string dir = checkpoints_dir(config_) + "/" + checkpoint_name(state_.step);
+  const std::string dir = checkpoint_dir();
   const std::vector<NamedTensor> tensors = trainer_.tensors();
   Group& world = job_.world;
   OwnedTensor mine({2}, DType::kInt64), all({world.size(), 2}, DType::kInt64);
@@ -188,8 +204,11 @@ ExitCode TrainingRun::run() {
     if (stop == Stop::kNo) stop = stop_requested(job_.world, config_.run.grace);
   }
   save();
+  const int64_t handed_on = all_reduce(job_.world, trainer_.scan().sent_bytes(), ReduceOp::kSum);
+  const int64_t wrapped = all_reduce(job_.world, trainer_.scan().wrapped_bytes(), ReduceOp::kSum);
   if (!job_.root()) return stop == Stop::kNo ? ExitCode::kDone : ExitCode::kStopped;
   console_.end();
+  fmt::print("states handed on: {} bytes between ranks, {} bytes between windows\n", handed_on, wrapped);
   if (stop != Stop::kNo) {
     fmt::print("stopped on request after step {}; checkpoint {}\n", state_.step, newest_checkpoint(config_));
     return ExitCode::kStopped;

@@ -74,7 +74,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;
   }
-  require_finite(total, step);
+  require_finite(total.loss_sum, true, fmt::format("step {}", step));
   ranks_.world->all_reduce(gradients, ReduceOp::kSum, stream);
   StepResult result;
   result.tokens = all_reduce(*ranks_.world, total.counted, ReduceOp::kSum);
@@ -82,10 +82,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   result.loss = all_reduce(*ranks_.world, total.loss_sum, ReduceOp::kSum) / counted;
   const double rescale = nominal_tokens / counted;
   result.grad_norm = std::sqrt(sum_of_squares(gradients, stream)) * rescale;
-  CHECK_CODE(
-      ExitCode::kNotFinite, std::isfinite(result.grad_norm),
-      "step {}: the norm of the summed gradient is not finite though every rank's own gradient is; weights untouched",
-      step);
+  require_finite_sum(result.grad_norm, step);
   const double clip = config_.train.clip;
   const double clipping = clip > 0 && result.grad_norm > clip ? clip / result.grad_norm : 1.0;
   optimizer_->step(config_.train, step, rescale * clipping, stream);
@@ -93,23 +90,36 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   return result;
 }
 
-void Trainer::require_finite(const SequencePass::Result& result, int64_t step) const {
+void Trainer::require_finite(double loss_sum, bool training, const std::string& when) const {
   const Stream& stream = stream_;
   const ParameterSet& p = model_->parameters();
-  // The gradient alone is looked at in every step; where the fault came in is searched only once there is one.
+  // Loss and gradient alone are looked at every time; where the fault came in is searched only once there is one.
   together(*ranks_.world, [&] {
-    if (std::isfinite(result.loss_sum) && all_finite(p.gradients, stream)) return;
-    const int world_rank = ranks_.topology.world_rank;
+    if (std::isfinite(loss_sum) && (!training || all_finite(p.gradients, stream))) return;
+    const std::string where = fmt::format("on rank {} is not finite; weights untouched", ranks_.topology.world_rank);
+    for (const ParameterRow& row : p.table->rows())
+      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.values, row), stream), "{}: the weight {} {}", when,
+                 row.name, where);
     for (const States& states : pass_->entering())
       for (size_t l = 0; l < states.size(); ++l)
-        CHECK_CODE(ExitCode::kNotFinite, all_finite(states[l], stream),
-                   "step {}: the state entering layer {} on rank {} is not finite; weights untouched", step, l,
-                   world_rank);
-    CHECK_CODE(ExitCode::kNotFinite, std::isfinite(result.loss_sum),
-               "step {}: the loss on rank {} is not finite; weights untouched", step, world_rank);
+        CHECK_CODE(ExitCode::kNotFinite, all_finite(states[l], stream), "{}: the state entering layer {} {}", when, l,
+                   where);
+    CHECK_CODE(ExitCode::kNotFinite, std::isfinite(loss_sum), "{}: the loss {}", when, where);
     for (const ParameterRow& row : p.table->rows())
-      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.gradients, row), stream),
-                 "step {}: the gradient of {} on rank {} is not finite; weights untouched", step, row.name, world_rank);
+      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.gradients, row), stream), "{}: the gradient of {} {}",
+                 when, row.name, where);
+  });
+}
+
+void Trainer::require_finite_sum(double grad_norm, int64_t step) const {
+  const ParameterSet& p = model_->parameters();
+  together(*ranks_.world, [&] {
+    if (std::isfinite(grad_norm)) return;
+    for (const ParameterRow& row : p.table->rows())
+      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.gradients, row), stream_),
+                 "step {}: the gradient of {}, summed over all ranks, is not finite; weights untouched", step,
+                 row.name);
+    CHECK_CODE(ExitCode::kNotFinite, false, "step {}: the norm of the gradient is not finite; weights untouched", step);
   });
 }
 
@@ -146,9 +156,12 @@ EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_ab
       return stopped;
     }
   }
+  double loss = 0, count = 0;
+  for (int b = 0; b < 64; ++b) loss += bucket[2 * b];
+  require_finite(loss, false, "validation");
   ranks_.world->all_reduce(sums, ReduceOp::kSum, Stream{});
   EvalResult result;
-  double loss = 0, count = 0;
+  loss = 0;
   for (int b = 0; b < static_cast<int>(std::bit_width(static_cast<uint64_t>(T))); ++b) {
     loss += bucket[2 * b];
     count += bucket[2 * b + 1];

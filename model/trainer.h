@@ -63,7 +63,8 @@ class Trainer {
 
  private:
   void lay_out(Arena& arena);
-  void require_finite(const SequencePass::Result& result, int64_t step) const;
+  void require_finite(double loss_sum, bool training, const std::string& when) const;
+  void require_finite_sum(double grad_norm, int64_t step) const;
   WindowPlan plan(int64_t T_total) const;
 
   Config config_;
