@@ -1,0 +1,77 @@
+"""Runs that are repeated, killed and resumed (V10, V11, V12), and jobs that lose a rank (V23)."""
+import os
+import signal
+import time
+
+import driver
+
+
+class Resume(driver.Test):
+    def test_v10_two_runs_are_the_same_bits(self):
+        for ranks, keys in ((1, {}), (3, {}), (4, {"parallel__sp": 2, "train__window": 48})):
+            a, b = (self.train(ranks, f"{name}{ranks}", eval__every=5, **keys) for name in "ab")
+            self.assertEqual(driver.losses(a), driver.losses(b))
+            self.assertEqual(driver.losses(a, key="val_loss"), driver.losses(b, key="val_loss"))
+            self.assertEqual(len(driver.losses(a)), 10)
+            self.assert_same_tensors(self.checkpoints(a)[-1], self.checkpoints(b)[-1])
+        other = self.train(3, "seed", run__seed=2)
+        self.assertNotEqual(driver.losses(other), driver.losses(self.dir / "a3"))
+
+    def kill_all(self, job, run_dir):
+        mark = f"\0--run.dir\0{run_dir}\0"
+        job.process.kill()
+        for pid in driver.processes_with(mark):
+            if pid != job.process.pid:
+                os.kill(pid, signal.SIGKILL)
+        job.finish()
+        self.wait_for("end of all ranks", lambda: not driver.processes_with(mark))
+
+    def test_v11_killed_and_resumed(self):
+        whole = self.train(3, "whole", train__steps=20, checkpoint__every=10)
+        # Many more steps would follow: the job is killed somewhere after step 10's checkpoint.
+        name = f"killed-{os.getpid()}"
+        killed = self.dir / name
+        job = self.start(3, "train", name, train__steps=100000, checkpoint__every=10, checkpoint__keep=0)
+        self.wait_for("checkpoint", lambda: self.checkpoints(name))
+        self.kill_all(job, name)
+        step10 = killed / "checkpoints" / "step-00000010"
+        self.assertTrue(step10.is_dir())
+        metrics = (killed / "metrics.jsonl").read_text()
+        (killed / "metrics.jsonl").write_text(metrics + '{"step": 11, "loss": 0.5}\n{"step": 12, "lo')
+        done = self.start(3, "train", name, train__steps=20, checkpoint__resume=step10).finish()
+        self.assertEqual(done.code, 0, done)
+        self.assertEqual(driver.losses(killed), driver.losses(whole))
+        self.assertEqual(len(driver.losses(killed)), 20)
+        self.assert_same_tensors(whole / "checkpoints/step-00000020", killed / "checkpoints/step-00000020")
+        self.assertIn("changed since the checkpoint: train.steps: 100000 -> 20", done.out)
+
+    def test_v12_on_another_number_of_ranks(self):
+        self.train(4, "base", train__steps=10)
+        base = self.checkpoints("base")[-1]
+        runs = {}
+        for ranks in (4, 1, 2, 3, 8):
+            # No step is left to do, so what is saved is what was loaded.
+            loaded = self.train(ranks, f"loaded{ranks}", train__steps=10, checkpoint__resume=base)
+            self.assert_same_tensors(self.checkpoints(loaded)[-1], base)
+            runs[ranks] = self.train(ranks, f"run{ranks}", train__steps=20, checkpoint__resume=base,
+                                     checkpoint__every=11)
+        for ranks in (1, 2, 3, 8):
+            self.assertEqual(len(driver.losses(runs[ranks], 11, 20)), 10)
+            self.assert_close_losses(driver.losses(runs[4]), driver.losses(runs[ranks]))
+        self.assertNotEqual(driver.losses(runs[4]), driver.losses(runs[1]))
+
+    def test_v23_a_killed_rank_takes_the_job_down(self):
+        name = f"victim-{os.getpid()}"
+        mark = f"\0--run.dir\0{name}\0"
+        job = self.start(3, "train", name, train__steps=100000)
+        self.wait_for("step", lambda: (self.dir / name / "metrics.jsonl").exists())
+        ranks = [pid for pid in driver.processes_with(mark) if pid != job.process.pid]
+        self.assertEqual(len(ranks), 3)
+        os.kill(ranks[1], signal.SIGKILL)
+        start = time.monotonic()
+        done = job.finish(timeout=10)
+        self.assertNotIn(done.code, (0, None), done)
+        self.wait_for("end of all ranks", lambda: not driver.processes_with(mark), 10 - (time.monotonic() - start))
+
+
+driver.main()
