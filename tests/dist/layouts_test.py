@@ -9,7 +9,8 @@ class Layouts(driver.Test):
         one = self.train(1, "one", eval__every=5)
         self.assertEqual(len(driver.losses(one)), 10)
         layouts = {"sp2": (2, {}), "dp2": (2, {"parallel__sp": 1}), "dp2_sp2": (4, {"parallel__sp": 2}),
-                   "micro": (1, {"train__micro_batch": 1}), "dp2_micro": (2, {"parallel__sp": 1, "train__micro_batch": 1}),
+                   "micro": (1, {"train__micro_batch": 1}),
+                   "dp2_micro": (2, {"parallel__sp": 1, "train__micro_batch": 1}),
                    "sp3_micro": (3, {"train__micro_batch": 2}), "dp4": (4, {"parallel__sp": 1}), "sp8": (8, {})}
         for family in ("gla", "tnl"):
             if family == "tnl":
@@ -56,7 +57,8 @@ class Eval(driver.Test):
     def eval(self, ranks, run_dir, **keys):
         done = self.start(ranks, "eval", run_dir, **keys).finish()
         self.assertEqual(done.code, 0, done)
-        line = re.search(r"loss ([\d.]+) nats a token, perplexity ([\d.]+), ([\d.]+) bits a byte, (\d+) tokens", done.out)
+        line = re.search(r"loss ([\d.]+) nats a token, perplexity ([\d.]+), ([\d.]+) bits a byte, (\d+) tokens",
+                         done.out)
         self.assertIsNotNone(line, done)
         return float(line[1]), int(line[4]), done.out
 

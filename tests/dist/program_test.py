@@ -84,8 +84,8 @@ class Program(driver.Test):
                     H, K, V = 2, 8 if family == "gla" else 16, 16
                     self.assertEqual(states, 4 * 2 * H * V * K * (2 if family == "gla" else 3))
                     run = f"{family}{seq_len}.{window}"
-                    done = self.run_baton(ranks, "train", "--config", "tiny.cfg", "--run.dir", run, "--train.steps", steps,
-                                          *args)
+                    done = self.run_baton(ranks, "train", "--config", "tiny.cfg", "--run.dir", run, "--train.steps",
+                                          steps, *args)
                     self.assertEqual(done.code, 0, done)
                     sent, wrapped = map(int, re.search(r"handed on: (\d+) bytes between ranks, (\d+) bytes between w",
                                                        done.out).groups())
