@@ -54,6 +54,10 @@ elif [ ! -f "$data_dir/train.txt" ]; then
 fi
 
 options=(--config "$config" --data.train "$data_dir/train.txt" --data.val "$data_dir/val.txt" --run.dir "$run_dir")
+if [ -d "$run_dir" ]; then # a run begins in a directory of its own; the last one is kept
+  rm -rf "$run_dir.previous"
+  mv "$run_dir" "$run_dir.previous"
+fi
 run_ranks "$num_ranks" build/baton train "${options[@]}"
 
 last=$(tail -n 1 "$run_dir/metrics.jsonl")
