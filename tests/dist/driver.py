@@ -21,6 +21,7 @@ MPIRUN = []
 
 CONFIG = """[run]
 peak_tflops = 1
+threads = 1
 [model]
 layers = 2
 width = 32

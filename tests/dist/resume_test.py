@@ -8,7 +8,7 @@ import driver
 
 class Resume(driver.Test):
     def test_v10_two_runs_are_the_same_bits(self):
-        for ranks, keys in ((1, {}), (3, {}), (4, {"parallel__sp": 2, "train__window": 48})):
+        for ranks, keys in ((1, {"run__threads": 2}), (3, {}), (4, {"parallel__sp": 2, "train__window": 48})):
             a, b = (self.train(ranks, f"{name}{ranks}", eval__every=5, **keys) for name in "ab")
             self.assertEqual(driver.losses(a), driver.losses(b))
             self.assertEqual(driver.losses(a, key="val_loss"), driver.losses(b, key="val_loss"))
