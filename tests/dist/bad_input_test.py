@@ -53,7 +53,7 @@ class BadInput(driver.Test):
         self.refuse("line in a file", ["train", "--config", "bad.cfg"], "bad.cfg", "steps", "key = value")
         (self.dir / "bad.cfg").write_text("")
         self.refuse("empty file", ["train", "--config", "bad.cfg"], "data.train")
-        self.refuse("replay without a file", ["replay"], "file")
+        self.refuse("replay without a file", ["replay"], "replay", "FILE.h5")
         self.refuse("replay dtype", ["replay", driver.SOURCE / "tests/data/gla.h5", "--dtype", "float16"],
                     "--dtype = float16", "float32")
         self.refuse("replay out", ["replay", driver.SOURCE / "tests/data/gla.h5", "--out", "nowhere/out.h5"],
