@@ -16,10 +16,20 @@ namespace {
 
 constexpr double kAbortSeconds = 5;
 
-/// Those of this process. A failure of one must end what waits in the others.
+/// Those of this process, which share one watch. A failure of one must end what waits in the others.
 std::vector<Communicator*>& communicators() {
   static std::vector<Communicator*> list;
   return list;
+}
+
+void add(Communicator* communicator) {
+  if (communicators().empty()) cuda::set_watch(&Communicator::watch);
+  communicators().push_back(communicator);
+}
+
+void remove(Communicator* communicator) {
+  std::erase(communicators(), communicator);
+  if (communicators().empty()) cuda::set_watch({});
 }
 
 ncclUniqueId make_id(Group& host) {
@@ -56,23 +66,18 @@ Communicator::Communicator(Group& host, const NcclOptions& options, std::string 
       exceptions_at_start_(std::uncaught_exceptions()) {
   const ncclUniqueId id = make_id(host);
   ncclConfig_t config = make_config(options, name_);
-  communicators().push_back(this);
+  add(this);
   try {
-    settle(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config), "joining the communicator",
-           deadline_s);
+    settle(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config), "joining the communicator");
   } catch (...) {
-    std::erase(communicators(), this);
+    remove(this);
     throw;
   }
 }
 
 Communicator::~Communicator() {
-  std::erase(communicators(), this);
-  if (comm_ == nullptr) return;
-  if (std::uncaught_exceptions() == exceptions_at_start_ && finalize()) return;
-  communicators().push_back(this);
-  abort_nccl_groups();
-  std::erase(communicators(), this);
+  if (comm_ != nullptr && (std::uncaught_exceptions() != exceptions_at_start_ || !finalize())) abort_nccl_groups();
+  remove(this);
 }
 
 bool Communicator::finalize() noexcept {
@@ -80,7 +85,9 @@ bool Communicator::finalize() noexcept {
   Patience patience(deadline_s_);
   while (result == ncclInProgress && patience.pause())
     if (ncclCommGetAsyncError(comm_, &result) != ncclSuccess) return false;
-  return result == ncclSuccess && ncclCommDestroy(std::exchange(comm_, nullptr)) == ncclSuccess;
+  if (result != ncclSuccess) return false;
+  static_cast<void>(ncclCommDestroy(std::exchange(comm_, nullptr)));  // local: nobody else waits for it
+  return true;
 }
 
 void Communicator::check_usable() const {
@@ -92,10 +99,10 @@ void Communicator::check(ncclResult_t result, const char* what) {
   fail(fmt::format("{}: {}: {} ({})", who_, what, ncclGetErrorString(result), ncclGetLastError(comm_)));
 }
 
-void Communicator::settle(ncclResult_t result, const char* what, double deadline_s) {
-  Patience patience(deadline_s);
+void Communicator::settle(ncclResult_t result, const char* what) {
+  Patience patience(deadline_s_);
   while (result == ncclInProgress) {
-    if (!patience.pause()) fail(fmt::format("{}: {}: NCCL has not come back within {} s", who_, what, deadline_s));
+    if (!patience.pause()) fail(fmt::format("{}: {}: NCCL has not come back within {} s", who_, what, deadline_s_));
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) result = asked;
   }
   check(result, what);
@@ -115,7 +122,7 @@ std::string Operation::describe() const {
   return fmt::format("{} {} bytes {} world_rank {}", what, bytes, *what == 's' ? "to" : "from", peer);
 }
 
-void Communicator::check_async() {
+void Communicator::check_all() {
   for (Communicator* c : communicators()) {
     c->check_usable();
     ncclResult_t result = ncclSuccess;
@@ -124,13 +131,26 @@ void Communicator::check_async() {
   }
 }
 
-std::string Communicator::oldest_unfinished() {
-  for (const Communicator* c : communicators())
-    for (size_t i = c->num_issued_ > kRemembered ? c->num_issued_ - kRemembered : 0; i < c->num_issued_; ++i) {
-      const Operation& operation = *c->operations_[i % kRemembered];
-      if (!operation.captured && !operation.over.done()) return fmt::format("{}, {}", c->name_, operation.describe());
-    }
-  return "the device's own work";
+const Operation* Communicator::oldest_unfinished() const {
+  for (size_t i = num_issued_ > kRemembered ? num_issued_ - kRemembered : 0; i < num_issued_; ++i) {
+    const Operation& operation = *operations_[i % kRemembered];
+    if (!operation.captured && !operation.over.done()) return &operation;
+  }
+  return nullptr;
+}
+
+void Communicator::watch(double waited_s) {
+  check_all();
+  double longest = 0;
+  for (const Communicator* c : communicators()) {
+    longest = std::max(longest, c->deadline_s_);
+    if (waited_s <= c->deadline_s_) continue;
+    if (const Operation* operation = c->oldest_unfinished())
+      fail(fmt::format("{}: {}: nothing within {} s", c->who_, operation->describe(), c->deadline_s_));
+  }
+  // What runs in a graph is not known one by one.
+  if (waited_s > longest)
+    fail(fmt::format("{}: the device has not ended its work within {} s", communicators().front()->who_, longest));
 }
 
 void Communicator::fail(const std::string& message) {

@@ -38,20 +38,23 @@ class Communicator {
   /// Runs calls(comm) between ncclGroupStart and ncclGroupEnd, and waits until they are on their stream. calls returns
   /// the first result that is not ncclSuccess.
   template <class F>
-  void run(const char* what, double deadline_s, F&& calls) {
+  void run(const char* what, F&& calls) {
     check_usable();
     check(ncclGroupStart(), "ncclGroupStart");
     const ncclResult_t called = calls(comm_);
     const ncclResult_t ended = ncclGroupEnd();
-    settle(called == ncclSuccess || called == ncclInProgress ? ended : called, what, deadline_s);
+    settle(called == ncclSuccess || called == ncclInProgress ? ended : called, what);
   }
 
   std::shared_ptr<Operation> new_operation(const char* what, int64_t bytes, int64_t peer);
 
+  /// Of every wait from now on.
+  void set_deadline(double seconds) { deadline_s_ = seconds; }
+
   /// Throws where NCCL has noticed an error since in any communicator of the process.
-  static void check_async();
-  /// Words for the first call of any communicator that is not over, as far as remembered.
-  static std::string oldest_unfinished();
+  static void check_all();
+  /// The watch of the host's waits for the device: also throws where a call has not ended within its deadline.
+  static void watch(double waited_s);
   /// Aborts every communicator, then throws Error(kTransport) with this message.
   [[noreturn]] static void fail(const std::string& message);
 
@@ -62,7 +65,8 @@ class Communicator {
   friend void abort_nccl_groups() noexcept;
   void check_usable() const;
   void check(ncclResult_t result, const char* what);
-  void settle(ncclResult_t result, const char* what, double deadline_s);
+  void settle(ncclResult_t result, const char* what);
+  const Operation* oldest_unfinished() const;
   bool finalize() noexcept;
 
   ncclComm_t comm_ = nullptr;

@@ -3,7 +3,6 @@
 
 #include "comm/mpi_group.h"
 #include "comm/nccl_communicator.h"
-#include "comm/patience.h"
 #include "runtime/cuda.h"
 #include "runtime/memory.h"
 
@@ -54,7 +53,7 @@ class NcclPending : public Pending {
       : operation_(std::move(operation)), stream_(stream) {}
 
   bool done() override {
-    Communicator::check_async();
+    Communicator::check_all();
     return operation_->over.done();
   }
   void wait() override { operation_->over.wait_on(stream_); }
@@ -186,7 +185,8 @@ PendingPtr NcclGroup::issue(const char* what, int64_t bytes, int64_t peer, const
   const std::shared_ptr<Operation> operation = communicator_->new_operation(what, bytes, peer);
   ready_.record(stream);
   ready_.wait_on(own_.stream());
-  communicator_->run(what, deadline_s_, std::forward<F>(calls));
+  communicator_->set_deadline(deadline_s_);
+  communicator_->run(what, std::forward<F>(calls));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t asked = cudaStreamIsCapturing(own(), &status);
   CHECK(asked == cudaSuccess, "{}: {}: {}", who(), what, cudaGetErrorString(asked));
@@ -240,17 +240,8 @@ void NcclGroup::connect() {
 
 void NcclGroup::synchronize(const Stream& stream) {
   if (stream.device.type == DeviceType::kCpu) return;
-  Patience patience(deadline_s_);
-  cudaError_t state = cudaErrorNotReady;
-  while ((state = cudaStreamQuery(handle_of(stream))) == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // else a later check would report "not ready"
-    Communicator::check_async();
-    if (patience.pause()) continue;
-    const std::string message =
-        fmt::format("{}: {}: nothing within {} s", who(), Communicator::oldest_unfinished(), deadline_s_);
-    Communicator::fail(message);
-  }
-  CHECK(state == cudaSuccess, "{}: {}", who(), cudaGetErrorString(state));
+  if (communicator_) communicator_->set_deadline(deadline_s_);
+  cuda::synchronize(stream);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "comm/nccl.h"
 #include "launch/job.h"
 #include "launch/run_directory.h"
 #include "model/schedule.h"
@@ -65,6 +66,7 @@ class TrainingRun {
   Job& job_;
   const Config& config_;
   Trainer trainer_;
+  AbortOnUnwind abort_;
   RunState state_;
   double peak_flops_ = 0, val_loss_ = NAN;
   int64_t saved_step_ = -1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/stream.h"
@@ -62,6 +63,13 @@ class Event {
   void* handle_ = nullptr;
 };
 
+/// Waits until everything given to the stream has run; so does a copy to pageable host memory. Both call the watch,
+/// where one is set, again and again meanwhile.
 void synchronize(const Stream& stream);
+
+/// For a transport: a device that waits for a lost rank would hold the host for ever. The watch gets the seconds waited
+/// so far, and throws to end the wait. There is one a process; an empty function takes it away.
+using Watch = std::function<void(double waited_s)>;
+void set_watch(Watch watch);
 
 }  // namespace baton::cuda

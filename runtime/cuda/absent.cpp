@@ -26,5 +26,6 @@ void Event::record(const Stream&) { absent(); }
 void Event::wait_on(const Stream&) { absent(); }
 bool Event::done() const { absent(); }
 void synchronize(const Stream&) { absent(); }
+void set_watch(Watch) { absent(); }
 
 }  // namespace baton::cuda

@@ -1,7 +1,12 @@
 // Devices, memory, streams and events through the CUDA runtime.
+#include <sched.h>
+
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "runtime/cuda.h"
@@ -11,6 +16,17 @@ namespace baton::cuda {
 namespace {
 
 std::atomic<int64_t> allocations{0};
+
+using Clock = std::chrono::steady_clock;
+// While the host waits under a watch, as comm's ranks do: the delay it adds stays small beside the wait itself.
+constexpr std::chrono::microseconds kYieldFor{200}, kShortestSleep{20}, kLongestSleep{1000};
+Watch watch;
+
+bool is_pageable(const void* data) {
+  cudaPointerAttributes attributes{};
+  CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
 
 cudaStream_t handle_of(const Stream& stream) {
   CHECK(stream.device.type == DeviceType::kCuda, "a CUDA stream was expected, but this one is the CPU's");
@@ -85,6 +101,7 @@ void* workspace(const Stream& stream) {
 
 void copy(const void* from, void* to, int64_t bytes, const Stream& stream) {
   if (bytes == 0) return;
+  if (watch && is_pageable(to)) cuda::synchronize(stream);
   CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle_of(stream)));
 }
 
@@ -130,6 +147,28 @@ bool Event::done() const {
   return true;
 }
 
-void synchronize(const Stream& stream) { CUDA_CHECK(cudaStreamSynchronize(handle_of(stream))); }
+void synchronize(const Stream& stream) {
+  if (!watch) {
+    CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
+    return;
+  }
+  const auto start = Clock::now();
+  for (;;) {
+    const cudaError_t status = cudaStreamQuery(handle_of(stream));
+    if (status != cudaErrorNotReady) {
+      CUDA_CHECK(status);
+      return;
+    }
+    static_cast<void>(cudaGetLastError());
+    const auto waited = Clock::now() - start;
+    watch(std::chrono::duration<double>(waited).count());
+    if (waited < kYieldFor)
+      sched_yield();
+    else
+      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, kShortestSleep, kLongestSleep));
+  }
+}
+
+void set_watch(Watch new_watch) { watch = std::move(new_watch); }
 
 }  // namespace baton::cuda
