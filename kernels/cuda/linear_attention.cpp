@@ -1,0 +1,213 @@
+// Linear attention on CUDA: the checks of every stage, and which kernels run it.
+//   bfloat16, K and V multiples of 8 and aligned tensors: tensor cores;  else, and float32: plain arithmetic.
+#include "kernels/linear_attention.h"
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/linear_attention_arguments.h"
+
+namespace baton::cuda {
+namespace {
+
+using attention::Arguments;
+using attention::Gate;
+using attention::Part;
+using attention::Pass;
+
+static_assert(attention::kChunk == kChunk);
+static_assert(static_cast<int>(Gate::kNone) == static_cast<int>(GateKind::kNone));
+static_assert(static_cast<int>(Gate::kFixed) == static_cast<int>(GateKind::kFixed));
+static_assert(static_cast<int>(Gate::kScalar) == static_cast<int>(GateKind::kScalar));
+static_assert(static_cast<int>(Gate::kVector) == static_cast<int>(GateKind::kVector));
+static_assert(static_cast<int>(Gate::kBilinear) == static_cast<int>(GateKind::kBilinear));
+
+void check_launch(cudaError_t error, const char* stage) {
+  CHECK(error == cudaSuccess, "{} did not start: {}", stage, cudaGetErrorString(error));
+}
+
+void check(const Tensor& x, const char* name, const Shape& shape, DType dtype, const Stream& stream) {
+  check_tensor(x, name, shape, dtype);
+  CHECK(x.device == stream.device, "{} is not on the stream's device", name);
+}
+void check_optional(const Tensor& x, const char* name, bool wanted, const Shape& shape, DType dtype,
+                    const Stream& stream) {
+  if (wanted) {
+    check(x, name, shape, dtype, stream);
+  } else {
+    CHECK(!x.defined(), "{} must be undefined for this gate kind", name);
+  }
+}
+
+/// The arguments of a stage, filled as its tensors are checked.
+class Stage {
+ public:
+  Stage(const AttentionInputs& in, const Stream& stream, const char* name)
+      : s_(in.shape), stream_(stream), name_(name), dtype_(in.q.dtype), fast_(in.q.dtype == DType::kBFloat16) {
+    CHECK_INPUT(dtype_ == DType::kBFloat16 || dtype_ == DType::kFloat32,
+                "linear attention on CUDA takes bfloat16 or float32, not {}", to_string(dtype_));
+    CHECK_INPUT(s_.K > 0 && s_.V > 0, "head dimensions must be positive, got K {} and V {}", s_.K, s_.V);
+    a_.B = s_.B, a_.T = s_.T, a_.H = s_.H, a_.K = s_.K, a_.V = s_.V, a_.N = s_.num_chunks();
+    a_.gate = static_cast<Gate>(s_.gate);
+    a_.scale = static_cast<float>(in.scale);
+    fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
+    const bool vector = s_.gate == GateKind::kVector || bilinear();
+    const Shape gates = s_.gate == GateKind::kFixed ? Shape{s_.H} : vector ? keys() : Shape{s_.B, s_.T, s_.H};
+    a_.q = activation(in.q, "q", keys());
+    a_.k = activation(in.k, "k", keys());
+    a_.v = activation(in.v, "v", values());
+    a_.gk = optional(in.gk, "gk", s_.gate != GateKind::kNone, gates);
+    a_.gv = optional(in.gv, "gv", bilinear(), values());
+    check_optional(in.starts, "starts", in.starts.defined(), Shape{s_.B, s_.T}, DType::kUInt8, stream_);
+    if (in.starts.defined()) a_.starts = static_cast<const uint8_t*>(in.starts.data);
+  }
+
+  Arguments& arguments() { return a_; }
+  bool bfloat16() const { return dtype_ == DType::kBFloat16; }
+  bool bilinear() const { return s_.gate == GateKind::kBilinear; }
+  cudaStream_t queue() const { return static_cast<cudaStream_t>(stream_.handle); }
+  Shape keys() const { return {s_.B, s_.T, s_.H, s_.K}; }
+  Shape values() const { return {s_.B, s_.T, s_.H, s_.V}; }
+
+  void* activation(const Tensor& x, const char* name, const Shape& shape) {
+    check(x, name, shape, dtype_, stream_);
+    fast_ = fast_ && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    return x.data;
+  }
+  float* number(const Tensor& x, const char* name, const Shape& shape) {
+    check(x, name, shape, DType::kFloat32, stream_);
+    return static_cast<float*>(x.data);
+  }
+  float* optional(const Tensor& x, const char* name, bool wanted, const Shape& shape) {
+    check_optional(x, name, wanted, shape, DType::kFloat32, stream_);
+    return wanted ? static_cast<float*>(x.data) : nullptr;
+  }
+  float* states(const Tensor& x, const char* name) {
+    float* data = number(x, name, s_.chunk_states());
+    fast_ = fast_ && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    return data;
+  }
+  void decays(const AttentionChunks& chunks) {
+    a_.decay_k = number(chunks.decay_k, "decay_k", Shape{s_.B, s_.H, a_.N, s_.K});
+    a_.decay_v = optional(chunks.decay_v, "decay_v", bilinear(), Shape{s_.B, s_.H, a_.N, s_.V});
+  }
+
+  /// Runs the tensor cores' launcher where it takes this problem, else the general one.
+  template <class Fits, class Fast, class General>
+  void launch(Fits&& fits, Fast&& fast, General&& general) {
+    int shared_bytes = 0;
+    check_launch(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream_.device.index),
+                 name_);
+    check_launch(fast_ && fits(a_, shared_bytes) ? fast() : general(), name_);
+  }
+
+ private:
+  const AttentionShape& s_;
+  const Stream& stream_;
+  const char* name_;
+  DType dtype_;
+  bool fast_;
+  Arguments a_{};
+};
+
+void launch_carry(Stage& stage, bool backward) {
+  const Arguments& a = stage.arguments();
+  stage.launch(
+      attention::carry_fits, [&] { return attention::launch_carry(a, backward, stage.queue()); },
+      [&] { return attention::launch_general_carry(a, stage.bfloat16(), backward, nullptr, stage.queue()); });
+}
+
+void compose_part(Stage& stage, bool backward, const float* states, int64_t token, const Tensor& to) {
+  const Arguments& a = stage.arguments();
+  CHECK(token >= 0 && token <= a.T, "token {} is outside [0, {}]", token, a.T);
+  const int64_t chunk = token / kChunk, begin = chunk * kChunk, end = std::min(begin + kChunk, a.T);
+  const int64_t from = backward ? std::min(chunk + 1, a.N) : chunk, size = a.K * a.V;
+  Part part;
+  part.first = backward ? token : begin;
+  part.n = backward ? end - token : token - begin;
+  part.from = states + from * size;
+  part.from_stride = (a.N + 1) * size;
+  part.to = stage.number(to, backward ? "dh" : "h", Shape{a.B, a.H, a.K, a.V});
+  check_launch(attention::launch_general_carry(a, stage.bfloat16(), backward, &part, stage.queue()), "compose_part");
+}
+
+}  // namespace
+
+void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream) {
+  Stage stage(in, stream, "carry_forward");
+  stage.decays(chunks);
+  stage.arguments().state = stage.states(chunks.state, "chunk states");
+  launch_carry(stage, false);
+}
+
+void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                     const Stream& stream) {
+  Stage stage(in, stream, "advance_forward");
+  stage.decays(chunks);
+  stage.arguments().state = stage.states(chunks.state, "chunk states");
+  const float* first = stage.number(h0, "h0", in.shape.state());
+  float* last = stage.number(ht, "ht", in.shape.state());
+  check_launch(attention::launch_advance(stage.arguments(), false, first, last, stage.queue()), "advance_forward");
+}
+
+void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream) {
+  Stage stage(in, stream, "output_forward");
+  Arguments& a = stage.arguments();
+  a.state = stage.states(chunks.state, "chunk states");
+  a.o = stage.activation(o, "o", stage.values());
+  stage.launch(
+      attention::output_fit, [&] { return attention::launch_output(a, stage.queue()); },
+      [&] { return attention::launch_general_pass(a, stage.bfloat16(), Pass::kOutput, stage.queue()); });
+}
+
+void carry_backward(const AttentionInputs& in, const AttentionChunks&, const Tensor& dout,
+                    const AttentionChunks& dchunks, const Stream& stream) {
+  Stage stage(in, stream, "carry_backward");
+  stage.arguments().dstate = stage.states(dchunks.state, "chunk state gradients");
+  stage.arguments().dout = stage.activation(dout, "dout", stage.values());
+  launch_carry(stage, true);
+}
+
+void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                      const Tensor& dht, const Tensor& dh0, const Stream& stream) {
+  Stage stage(in, stream, "advance_backward");
+  stage.decays(chunks);
+  stage.arguments().dstate = stage.states(dchunks.state, "chunk state gradients");
+  const float* first = stage.number(dht, "dht", in.shape.state());
+  float* last = stage.number(dh0, "dh0", in.shape.state());
+  check_launch(attention::launch_advance(stage.arguments(), true, first, last, stage.queue()), "advance_backward");
+}
+
+void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                         const Tensor& dout, const AttentionGradients& out, const Stream& stream) {
+  Stage stage(in, stream, "attention_gradients");
+  Arguments& a = stage.arguments();
+  a.state = stage.states(chunks.state, "chunk states");
+  a.dstate = stage.states(dchunks.state, "chunk state gradients");
+  a.dout = stage.activation(dout, "dout", stage.values());
+  a.dq = stage.activation(out.dq, "dq", stage.keys());
+  a.dk = stage.activation(out.dk, "dk", stage.keys());
+  a.dv = stage.activation(out.dv, "dv", stage.values());
+  const GateKind gate = in.shape.gate;
+  a.dgk = stage.optional(out.dgk, "dgk", gate != GateKind::kNone && gate != GateKind::kFixed, in.gk.shape);
+  a.dgv = stage.optional(out.dgv, "dgv", gate == GateKind::kBilinear, in.gv.shape);
+  stage.launch(
+      attention::keys_fit, [&] { return attention::launch_keys(a, stage.queue()); },
+      [&] { return attention::launch_general_pass(a, stage.bfloat16(), Pass::kKeys, stage.queue()); });
+  stage.launch(
+      attention::values_fit, [&] { return attention::launch_values(a, stage.queue()); },
+      [&] { return attention::launch_general_pass(a, stage.bfloat16(), Pass::kValues, stage.queue()); });
+}
+
+void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,
+              const Stream& stream) {
+  Stage stage(in, stream, "state_at");
+  compose_part(stage, false, stage.states(chunks.state, "chunk states"), token, h);
+}
+
+void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
+                       const Tensor& dh, const Stream& stream) {
+  Stage stage(in, stream, "state_gradient_at");
+  stage.arguments().dout = stage.activation(dout, "dout", stage.values());
+  compose_part(stage, true, stage.states(dchunks.state, "chunk state gradients"), token, dh);
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,48 @@
+// The instructions that C++ has no words for (sm_80 and newer): ldmatrix, mma, cp.async.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace baton::cuda::attention {
+
+using Bf16 = __nv_bfloat16;
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) + {0, 1} of
+/// row l / 4, or, transposed, of column l / 4.
+__device__ __forceinline__ void load_matrices(const Bf16* at, uint32_t (&x)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(shared_address(at)));
+}
+__device__ __forceinline__ void load_matrices_transposed(const Bf16* at, uint32_t (&x)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(shared_address(at)));
+}
+/// c += a b, 16 x 8 += 16 x 16 times 16 x 8.
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.
+__device__ __forceinline__ void copy_16_bytes(const Bf16* from, bool inside, Bf16* to) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(inside ? 16 : 0));
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+}  // namespace baton::cuda::attention

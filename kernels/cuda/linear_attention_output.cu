@@ -1,0 +1,18 @@
+// Outputs by the pass of linear_attention_pass.cuh, one instance for every way in which decays have channels.
+#include "kernels/cuda/linear_attention_pass.cuh"
+
+namespace baton::cuda::attention {
+
+cudaError_t launch_output(const Arguments& a, cudaStream_t stream) {
+  if (a.gate == Gate::kBilinear) return launch_pass<Pass::kOutput, true, true>(a, stream);
+  if (a.gate == Gate::kVector) return launch_pass<Pass::kOutput, false, true>(a, stream);
+  return launch_pass<Pass::kOutput, false, false>(a, stream);
+}
+
+bool output_fit(const Arguments& a, int64_t shared_bytes) {
+  if (a.gate == Gate::kBilinear) return PassTraits<Pass::kOutput, true, true>::fits(a, shared_bytes);
+  if (a.gate == Gate::kVector) return PassTraits<Pass::kOutput, false, true>::fits(a, shared_bytes);
+  return PassTraits<Pass::kOutput, false, false>::fits(a, shared_bytes);
+}
+
+}  // namespace baton::cuda::attention
