@@ -1,8 +1,8 @@
 // Composition of the chunks' carries, element by element of the state:
 //   forward  state_0 = h0,  state_{c+1} = decay_c * state_c + S_c      backward  dstate_N = dht,  dstate_c = decay_c *
 //   dstate_{c+1} + dS_c
-// One thread walks all chunks of kVec neighbouring elements in order, so the bits do not depend on how chunks are spread
-// over ranks. Loads of kAhead chunks are under way before the first is used. No shared memory.
+// One thread walks all chunks of kVec neighbouring elements in order, so the bits do not depend on how chunks are
+// spread over ranks. Loads of kAhead chunks are under way before the first is used. No shared memory.
 #include "kernels/cuda/linear_attention_arguments.h"
 
 namespace baton::cuda::attention {

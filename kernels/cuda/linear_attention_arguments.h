@@ -1,5 +1,6 @@
-// What the kernels of linear attention are given, and their launchers. Shapes and words as in kernels/linear_attention.h,
-// which .cu files cannot include (nvcc does not take the checks of fmt); linear_attention.cpp asserts that both agree.
+// What the kernels of linear attention are given, and their launchers. Shapes and words as in
+// kernels/linear_attention.h, which .cu files cannot include (nvcc does not take the checks of fmt);
+// linear_attention.cpp asserts that both agree.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -20,7 +20,7 @@ __device__ __forceinline__ float start_or(const Arguments& a, const Stretch& at,
 
 /// One channel, 16 tokens, in registers; level by level. Thread i has tokens 16 (i / 64) .. of channel i % 64.
 struct ChannelDecay {
-  float sum[kSub];                    // gates, then sums over blocks of 2, 4, 8, 16 tokens
+  float sum[kSub];                   // gates, then sums over blocks of 2, 4, 8, 16 tokens
   float through[kSub], after[kSub];  // inside the block: from its start through t; from after t to its end
 
   /// Gates of channel `channel` of `dim`; 0 outside the stretch and the tensor. Returns a bit for every -inf.
@@ -98,7 +98,7 @@ struct OuterDecay {
 /// One number a token (none, fixed, scalar): tables in shared memory.
 struct NumberDecay {
   static constexpr int kLevels = 6;
-  float factor[kLevels][kChunk];           // factor_m(t) of level m = 1 << l
+  float factor[kLevels][kChunk];         // factor_m(t) of level m = 1 << l
   float through[kChunk], after[kChunk];  // over the whole chunk
   float gate[kChunk];
 

@@ -2,8 +2,8 @@
 // Equations as in linear_attention_carry.cu and linear_attention_pass.cuh; either dtype of activations, any K and V; no
 // operand is rounded. Every side is treated as having channels of decay, in tiles of 32 channels.
 //
-// A block has one chunk of one head; thread i has channel i % 32 and tokens i / 32 + 8 n. Shared memory: float32 tiles of
-// 64 tokens x 32 channels, rows of 33 numbers against bank conflicts. Decays by the tree of
+// A block has one chunk of one head; thread i has channel i % 32 and tokens i / 32 + 8 n. Shared memory: float32 tiles
+// of 64 tokens x 32 channels, rows of 33 numbers against bank conflicts. Decays by the tree of
 // kernels/cpu/linear_attention_decay.h: exponents are plain sums of gates, never positive.
 #include <cuda_bf16.h>
 #include <math_constants.h>
@@ -72,7 +72,8 @@ struct Reader {
     }
   }
 
-  /// The tree of a tile, and decays at their leaves: through = the token's own, after = 1. Begins and ends with a barrier.
+  /// The tree of a tile, and decays at their leaves: through = the token's own, after = 1. Begins and ends with a
+  /// barrier.
   __device__ void make_tree(Side side, int64_t col0, Tree& tree, Tile& tile) const {
     const int c = threadIdx.x % kWidth, row = threadIdx.x / kWidth;
     __syncthreads();
@@ -116,7 +117,8 @@ __device__ Stretch chunk_at(const Arguments& a, int64_t item) {
   return at;
 }
 
-// Carries. ---------------------------------------------------------------------------------------------------------------
+// Carries.
+// ---------------------------------------------------------------------------------------------------------------
 
 struct CarryShared {
   Tile keys, values;
@@ -132,8 +134,8 @@ __global__ void __launch_bounds__(kThreads) carry_kernel(Arguments a, Part part)
   const int64_t item = blockIdx.x / (rows * cols), row0 = blockIdx.x / cols % rows * kWidth,
                 col0 = blockIdx.x % cols * kWidth;
   const bool compose = part.to != nullptr;
-  const Stretch at = compose ? Stretch{item / a.H, item % a.H, 0, part.first, static_cast<int>(part.n)}
-                             : chunk_at(a, item);
+  const Stretch at =
+      compose ? Stretch{item / a.H, item % a.H, 0, part.first, static_cast<int>(part.n)} : chunk_at(a, item);
   const Reader reader{a, at};
   reader.read<T>(kBackward ? a.q : a.k, Side::kKeys, row0, kBackward ? a.scale : 1.0f, s.keys.y);
   reader.read<T>(kBackward ? a.dout : a.v, Side::kValues, col0, 1, s.values.y);
@@ -168,7 +170,8 @@ __global__ void __launch_bounds__(kThreads) carry_kernel(Arguments a, Part part)
   }
 }
 
-// Passes. ----------------------------------------------------------------------------------------------------------------
+// Passes.
+// ----------------------------------------------------------------------------------------------------------------
 
 struct PassShared {
   Tile own, other;

@@ -16,7 +16,9 @@ constexpr int kLevels = 6;
 __device__ __forceinline__ float at_place(const Bf16* tile, int row, int col) {
   return __bfloat162float(tile[place(row, col)]);
 }
-__device__ __forceinline__ void put(Bf16* tile, int row, int col, float x) { tile[place(row, col)] = __float2bfloat16(x); }
+__device__ __forceinline__ void put(Bf16* tile, int row, int col, float x) {
+  tile[place(row, col)] = __float2bfloat16(x);
+}
 
 /// Writes this thread's part of Z_m, m = kM < 16; x null: no queries.
 template <int kM, bool kQueries>
@@ -102,8 +104,8 @@ struct LevelScores {
   }
 
  private:
-  /// Of a block on the diagonal: rows of its lower half (half 1) meet the first 8 keys at m = 8, others at 4, 2, 1. What
-  /// is zero has no sign, since the block and its mirror image are put together bit by bit.
+  /// Of a block on the diagonal: rows of its lower half (half 1) meet the first 8 keys at m = 8, others at 4, 2, 1.
+  /// What is zero has no sign, since the block and its mirror image are put together bit by bit.
   __device__ __forceinline__ float inner(float scale, int half, int bits, bool below, int warp, int index) const {
     if (half != warp % 2) return half == 1 ? scale * sum[3][index] : 0.0f;
     if (!below) return 0.0f;
@@ -116,8 +118,7 @@ struct LevelScores {
 
 /// sum = (scores and their mirror image at level 1 << kLevel) * Z, this warp's 16 x 32 part.
 template <int kLevel>
-__device__ __forceinline__ void multiply_level(const Bf16* score, const Bf16* z, int warp, int lane,
-                                               Accumulator& sum) {
+__device__ __forceinline__ void multiply_level(const Bf16* score, const Bf16* z, int warp, int lane, Accumulator& sum) {
   const int rows = warp / 2, n0 = warp % 2 * 32;
   clear(sum);
 #pragma unroll
@@ -129,8 +130,7 @@ __device__ __forceinline__ void multiply_level(const Bf16* score, const Bf16* z,
       load_left<Lies::kRows>(score, rows * 16, rows * 16, lane, left);
       load_left<Lies::kColumns>(score, rows * 16, rows * 16, lane, mirror);
       const int bits = lane / 4 ^ lane % 4 * 2;  // of i ^ j, for the even one of two columns
-      const uint32_t mask =
-          (bits >> kLevel == 1 ? 0x0000ffffu : 0u) | ((bits ^ 1) >> kLevel == 1 ? 0xffff0000u : 0u);
+      const uint32_t mask = (bits >> kLevel == 1 ? 0x0000ffffu : 0u) | ((bits ^ 1) >> kLevel == 1 ? 0xffff0000u : 0u);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool crosses = i == 1 || i == 2;  // rows of one half of 8, columns of the other

@@ -5,8 +5,8 @@
 //                                          dy_t = ((y_t after_t) DH) after_t + sum_{i>t} p_it D_it x_i
 //                                          both + own_t * (y_t, x_t), own_t = scale sum_o x_to y_to
 //   kOutput: own side V, dx = o;  kKeys: own side K, dx = dq, dy = dk;  kValues: own side V, dy = dv (dx = o for dgv)
-// H is the state that enters the chunk, DH the gradient of the state that leaves it, [K, V] float32, rounded to bfloat16
-// as operands; so are p and decayed x and y. All sums are float32. Gate gradients as on the CPU
+// H is the state that enters the chunk, DH the gradient of the state that leaves it, [K, V] float32, rounded to
+// bfloat16 as operands; so are p and decayed x and y. All sums are float32. Gate gradients as on the CPU
 // (kernels/cpu/linear_attention_gradients.cpp), from the float32 sums, without a token's product with itself.
 //
 // A block has one chunk of one head and one or all tiles of 64 own channels. Products lie in warps as
@@ -26,7 +26,7 @@ struct PassTraits {
   static constexpr bool kDx = kPass != Pass::kValues || kOwn;
   static constexpr bool kDy = kPass != Pass::kOutput;
   static constexpr bool kGates = kOwn && kDy;
-  static constexpr int kMaxOther = 512;  // channels of the other side where its decays meet the anchors
+  static constexpr int kMaxOther = 512;        // channels of the other side where its decays meet the anchors
   static constexpr int kSumWidth = kTile + 8;  // of a float32 tile: rows 8 banks apart
 
   struct Tables {
@@ -61,8 +61,8 @@ struct PassTraits {
 template <Pass kPass, bool kOwn, bool kOther>
 struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   using Traits = PassTraits<kPass, kOwn, kOther>;
-  using typename Traits::Tables;
   using Traits::kDx, Traits::kDy, Traits::kGates, Traits::kKeys, Traits::kNumber, Traits::kSumWidth;
+  using typename Traits::Tables;
 
   const Arguments& a;
   Stretch at;
@@ -182,8 +182,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     for (int t = 0; t < kSub; ++t) {
       const int row = sub * kSub + t;
       if constexpr (kDx) {
-        put(resident_x(tile), row, channel,
-            at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
+        put(resident_x(tile), row, channel, at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
       }
       if constexpr (kDy) {
         put(resident_y(tile), row, channel, at_place(y, row, channel) * (decay.after[t] * outer.after));
@@ -191,7 +190,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     }
   }
 
-  // One tile of own channels. ------------------------------------------------------------------------------------------
+  // One tile of own channels.
+  // ------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void run_tile(int col0) {
     Accumulator dx, dy;
@@ -292,7 +292,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         const float factor = a.scale * decay.through[row];
         p *= factor, q *= factor;
       });
-      for_pairs(warp, lane, dy, [&](int row, int, float& p, float& q) { p *= decay.after[row], q *= decay.after[row]; });
+      for_pairs(warp, lane, dy,
+                [&](int row, int, float& p, float& q) { p *= decay.after[row], q *= decay.after[row]; });
     }
     if (scalar()) {
       anchor_total += anchors[0] + anchors[1] + anchors[2] + anchors[3];

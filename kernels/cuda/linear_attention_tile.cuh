@@ -1,8 +1,9 @@
 // Tiles of the tensor-core kernels: 64 x 64 bfloat16 in shared memory, products of tiles by mma.m16n8k16, copies.
 //
-// A tile's rows are 128 bytes; the 16-byte piece p of row r lies at p ^ (r % 8), so that ldmatrix reads eight rows of one
-// piece without bank conflicts. A block has 256 threads; warp w has rows 16 (w / 2) .. and columns 32 (w % 2) .. of a
-// 64 x 64 product, which a thread holds as Accumulator[4][4]: columns 8 n + 2 (lane % 4) + {0, 1}, rows lane / 4 + {0, 8}.
+// A tile's rows are 128 bytes; the 16-byte piece p of row r lies at p ^ (r % 8), so that ldmatrix reads eight rows of
+// one piece without bank conflicts. A block has 256 threads; warp w has rows 16 (w / 2) .. and columns 32 (w % 2) .. of
+// a 64 x 64 product, which a thread holds as Accumulator[4][4]: columns 8 n + 2 (lane % 4) + {0, 1}, rows lane / 4 +
+// {0, 8}.
 #pragma once
 
 #include "kernels/cuda/linear_attention_arguments.h"
@@ -42,8 +43,8 @@ __device__ __forceinline__ void load_left(const Bf16* tile, int m0, int k0, int 
     load_matrices_transposed(tile + place(k0 + lane % 8 + lane / 16 * 8, m0 + lane / 8 % 2 * 8), x);
   }
 }
-/// The 16 x 16 piece (k0.., n0..) of the right operand B[k][n]: columns n0.. are x[0], x[1], columns n0 + 8.. x[2], x[3].
-/// kColumns: the tile holds B[k][n] at (n, k).
+/// The 16 x 16 piece (k0.., n0..) of the right operand B[k][n]: columns n0.. are x[0], x[1], columns n0 + 8.. x[2],
+/// x[3]. kColumns: the tile holds B[k][n] at (n, k).
 template <Lies kLies>
 __device__ __forceinline__ void load_right(const Bf16* tile, int k0, int n0, int lane, uint32_t (&x)[4]) {
   if constexpr (kLies == Lies::kRows) {
@@ -154,8 +155,7 @@ struct StateTile {
   __device__ __forceinline__ void store(Bf16* tile) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      *reinterpret_cast<uint2*>(tile + place(row(i), col())) =
-          make_uint2(pack(x[i].x, x[i].y), pack(x[i].z, x[i].w));
+      *reinterpret_cast<uint2*>(tile + place(row(i), col())) = make_uint2(pack(x[i].x, x[i].y), pack(x[i].z, x[i].w));
     }
   }
 };

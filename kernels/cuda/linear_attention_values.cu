@@ -1,4 +1,5 @@
-// Gradients of the values' side: dv and its gates' by the pass of linear_attention_pass.cuh, one instance for every way in which decays have channels.
+// Gradients of the values' side: dv and its gates' by the pass of linear_attention_pass.cuh, one instance for every way
+// in which decays have channels.
 #include "kernels/cuda/linear_attention_pass.cuh"
 
 namespace baton::cuda::attention {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
+#include "runtime/bfloat16.h"
 #include "runtime/memory.h"
 
 namespace baton::test {
@@ -15,50 +17,83 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-OwnedTensor make(const std::vector<double>& from, const Shape& dims, DType dtype) {
-  OwnedTensor x(dims, dtype);
-  dispatch_float(dtype, [&]<class Real>() { std::copy(from.begin(), from.end(), x.tensor.as<Real>()); });
-  return x;
+template <class F>
+void dispatch(DType dtype, F&& f) {
+  if (dtype == DType::kBFloat16) return f.template operator()<BFloat16>();
+  dispatch_float(dtype, f);
 }
 
-OwnedTensor make_nan(const Shape& dims, DType dtype) {
-  return make(std::vector<double>(static_cast<size_t>(dims.numel()), kNan), dims, dtype);
-}
+/// Makes tensors on a stream's device. `activation` is the dtype of q, k, v, o and their gradients, `number` of the
+/// rest.
+struct Maker {
+  Stream stream;
+  DType activation, number;
 
-std::vector<double> to_vector(const Tensor& x) {
-  std::vector<double> y;
-  dispatch_float(x.dtype, [&]<class Real>() { y.assign(x.as<Real>(), x.as<Real>() + x.numel()); });
-  return y;
-}
+  Maker(const Stream& where, DType dtype)
+      : stream(where), activation(dtype), number(dtype == DType::kBFloat16 ? DType::kFloat32 : dtype) {}
+
+  OwnedTensor place(OwnedTensor host) const {
+    if (stream.device == Device{}) return host;
+    OwnedTensor x(host.tensor.shape, host.tensor.dtype, stream.device);
+    copy(host, x, stream);
+    synchronize(stream);
+    return x;
+  }
+  OwnedTensor make(const std::vector<double>& from, const Shape& dims, DType dtype) const {
+    OwnedTensor x(dims, dtype);
+    dispatch(dtype, [&]<class Real>() {
+      std::transform(from.begin(), from.end(), x.tensor.as<Real>(), [](double y) { return static_cast<Real>(y); });
+    });
+    return place(std::move(x));
+  }
+  OwnedTensor make_nan(const Shape& dims, DType dtype) const {
+    return make(std::vector<double>(static_cast<size_t>(dims.numel()), kNan), dims, dtype);
+  }
+  std::vector<double> to_vector(const Tensor& x) const {
+    OwnedTensor host(x.shape, x.dtype);
+    copy(x, host, stream);
+    synchronize(stream);
+    std::vector<double> y;
+    dispatch(x.dtype, [&]<class Real>() {
+      const Real* from = host.tensor.as<Real>();
+      std::transform(from, from + x.numel(), std::back_inserter(y), [](Real z) { return static_cast<double>(z); });
+    });
+    return y;
+  }
+};
 
 /// The tensors of one rank.
 struct Shard {
   AttentionShape shape;
   double scale;
+  Maker maker;
   OwnedTensor q, k, v, gk, gv, starts, dout, o, dq, dk, dv, dgk, dgv;
   OwnedTensor state, decay_k, decay_v, dstate;
 
-  Shard(const AttentionProblem& p, DType dtype) : shape(p.shape), scale(p.scale) {
+  Shard(const AttentionProblem& p, const Maker& made_by) : shape(p.shape), scale(p.scale), maker(made_by) {
     const int64_t B = shape.B, T = shape.T, H = shape.H, K = shape.K, V = shape.V, N = shape.num_chunks();
     const Shape keys{B, T, H, K}, values{B, T, H, V};
-    q = make(p.q, keys, dtype), k = make(p.k, keys, dtype);
-    v = make(p.v, values, dtype), dout = make(p.dout, values, dtype);
-    dq = make_nan(keys, dtype), dk = make_nan(keys, dtype);
-    o = make_nan(values, dtype), dv = make_nan(values, dtype);
-    state = make_nan(shape.chunk_states(), dtype), dstate = make_nan(shape.chunk_states(), dtype);
-    decay_k = make_nan({B, H, N, K}, dtype);
+    const DType dtype = maker.activation, number = maker.number;
+    q = maker.make(p.q, keys, dtype), k = maker.make(p.k, keys, dtype);
+    v = maker.make(p.v, values, dtype), dout = maker.make(p.dout, values, dtype);
+    dq = maker.make_nan(keys, dtype), dk = maker.make_nan(keys, dtype);
+    o = maker.make_nan(values, dtype), dv = maker.make_nan(values, dtype);
+    state = maker.make_nan(shape.chunk_states(), number), dstate = maker.make_nan(shape.chunk_states(), number);
+    decay_k = maker.make_nan({B, H, N, K}, number);
     const bool scalar = shape.gate == GateKind::kScalar, bilinear = shape.gate == GateKind::kBilinear;
-    if (shape.gate == GateKind::kFixed) gk = make(p.gk, {H}, dtype);
+    if (shape.gate == GateKind::kFixed) gk = maker.make(p.gk, {H}, number);
     if (scalar || bilinear || shape.gate == GateKind::kVector) {
       const Shape gates = scalar ? Shape{B, T, H} : keys;
-      gk = make(p.gk, gates, dtype), dgk = make_nan(gates, dtype);
+      gk = maker.make(p.gk, gates, number), dgk = maker.make_nan(gates, number);
     }
     if (bilinear) {
-      gv = make(p.gv, values, dtype), dgv = make_nan(values, dtype), decay_v = make_nan({B, H, N, V}, dtype);
+      gv = maker.make(p.gv, values, number), dgv = maker.make_nan(values, number);
+      decay_v = maker.make_nan({B, H, N, V}, number);
     }
     if (p.starts.empty()) return;
-    starts = OwnedTensor({B, T}, DType::kUInt8);
-    std::copy(p.starts.begin(), p.starts.end(), starts.tensor.as<uint8_t>());
+    OwnedTensor host({B, T}, DType::kUInt8);
+    std::copy(p.starts.begin(), p.starts.end(), host.tensor.as<uint8_t>());
+    starts = maker.place(std::move(host));
   }
 
   AttentionInputs inputs() const {
@@ -67,34 +102,19 @@ struct Shard {
   AttentionChunks chunks() const { return {.state = state, .decay_k = decay_k, .decay_v = decay_v}; }
   AttentionChunks dchunks() const { return {.state = dstate, .decay_k = {}, .decay_v = {}}; }
 
-  OwnedTensor forward(const Tensor& h0, const Cross& cross = at_once) const {
-    OwnedTensor ht = make_nan(shape.state(), q.tensor.dtype);
-    carry_forward(inputs(), chunks(), {});
-    cross(false, h0, ht,
-          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks(), from, to, {}); });
-    output_forward(inputs(), chunks(), o, {});
+  OwnedTensor forward(const Tensor& h0) const {
+    OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
+    carry_forward(inputs(), chunks(), maker.stream);
+    advance_forward(inputs(), chunks(), h0, ht, maker.stream);
+    output_forward(inputs(), chunks(), o, maker.stream);
     return ht;
   }
-  OwnedTensor backward(const Tensor& dht, const Cross& cross = at_once) const {
-    OwnedTensor dh0 = make_nan(shape.state(), q.tensor.dtype);
-    carry_backward(inputs(), chunks(), dout, dchunks(), {});
-    cross(true, dht, dh0,
-          [&](const Tensor& from, const Tensor& to) { advance_backward(inputs(), chunks(), dchunks(), from, to, {}); });
-    attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, {});
+  OwnedTensor backward(const Tensor& dht) const {
+    OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
+    carry_backward(inputs(), chunks(), dout, dchunks(), maker.stream);
+    advance_backward(inputs(), chunks(), dchunks(), dht, dh0, maker.stream);
+    attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, maker.stream);
     return dh0;
-  }
-
-  static void at_once(bool, const Tensor& entering, const Tensor& leaving,
-                      const std::function<void(const Tensor&, const Tensor&)>& advance) {
-    advance(entering, leaving);
-  }
-
-  /// Every output that this gate kind has, by name.
-  std::vector<std::pair<const char*, Tensor>> outputs() const {
-    std::vector<std::pair<const char*, Tensor>> all{{"o", o}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
-    if (dgk.tensor.defined()) all.emplace_back("dgk", dgk);
-    if (dgv.tensor.defined()) all.emplace_back("dgv", dgv);
-    return all;
   }
 };
 
@@ -111,10 +131,10 @@ std::vector<T> slice(const std::vector<T>& x, int64_t B, int64_t tokens, int64_t
 }
 
 /// The reverse of slice: puts a shard's tokens into the whole.
-void put(const Tensor& part, int64_t first, int64_t tokens, std::vector<double>& whole) {
+void put(const Maker& maker, const Tensor& part, int64_t first, int64_t tokens, std::vector<double>& whole) {
   if (part.numel() == 0) return;
   const int64_t B = part.dim(0), count = part.dim(1), row = part.numel() / (B * count);
-  const std::vector<double> from = to_vector(part);
+  const std::vector<double> from = maker.to_vector(part);
   whole.resize(static_cast<size_t>(B * tokens * row), kNan);
   for (int64_t b = 0; b < B; ++b) {
     std::copy_n(from.begin() + b * count * row, count * row, whole.begin() + (b * tokens + first) * row);
@@ -137,7 +157,20 @@ struct Groups {
 
 }  // namespace
 
-double tolerance(DType dtype) { return dtype == DType::kFloat64 ? 1e-12 : 1e-5; }
+double tolerance(DType dtype, const std::string& name) {
+  if (dtype == DType::kBFloat16) return name == "dgk" || name == "dgv" ? 1e-2 : 5e-3;
+  return dtype == DType::kFloat64 ? 1e-12 : 1e-5;
+}
+
+AttentionProblem rounded(AttentionProblem p) {
+  for (auto member : {&AttentionProblem::q, &AttentionProblem::k, &AttentionProblem::v, &AttentionProblem::dout}) {
+    for (double& x : p.*member) x = static_cast<double>(BFloat16(x));
+  }
+  for (auto member : {&AttentionProblem::gk, &AttentionProblem::gv, &AttentionProblem::h0, &AttentionProblem::dht}) {
+    for (double& x : p.*member) x = static_cast<float>(x);
+  }
+  return p;
+}
 
 AttentionProblem take_tokens(const AttentionProblem& p, int64_t first, int64_t last) {
   const int64_t B = p.shape.B, T = p.shape.T;
@@ -152,39 +185,39 @@ AttentionProblem take_tokens(const AttentionProblem& p, int64_t first, int64_t l
   return part;
 }
 
-AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector<int64_t> cuts) {
+AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector<int64_t> cuts, const Stream& stream) {
   if (cuts.empty()) cuts = {0, p.shape.T};
+  const Maker maker(stream, dtype);
   std::vector<Shard> shards;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) shards.emplace_back(take_tokens(p, cuts[i], cuts[i + 1]), dtype);
-  OwnedTensor state = make(p.h0, p.shape.state(), dtype), dstate = make(p.dht, p.shape.state(), dtype);
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) shards.emplace_back(take_tokens(p, cuts[i], cuts[i + 1]), maker);
+  OwnedTensor state = maker.make(p.h0, p.shape.state(), maker.number);
+  OwnedTensor dstate = maker.make(p.dht, p.shape.state(), maker.number);
   for (const Shard& shard : shards) state = shard.forward(state);
   for (size_t i = shards.size(); i-- > 0;) dstate = shards[i].backward(dstate);
   AttentionResult result;
-  result["ht"] = to_vector(state);
-  result["dh0"] = to_vector(dstate);
+  result["ht"] = maker.to_vector(state);
+  result["dh0"] = maker.to_vector(dstate);
   for (size_t i = 0; i < shards.size(); ++i) {
-    for (const auto& [name, x] : shards[i].outputs()) put(x, cuts[i], p.shape.T, result[name]);
+    const Shard& s = shards[i];
+    const std::pair<const char*, Tensor> outputs[] = {{"o", s.o},   {"dq", s.dq},   {"dk", s.dk},
+                                                      {"dv", s.dv}, {"dgk", s.dgk}, {"dgv", s.dgv}};
+    for (const auto& [name, x] : outputs) {
+      if (x.defined()) put(maker, x, cuts[i], p.shape.T, result[name]);
+    }
   }
   return result;
 }
 
-AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross) {
-  const Shard shard(p, dtype);
-  AttentionResult result;
-  result["ht"] = to_vector(shard.forward(make(p.h0, p.shape.state(), dtype), cross));
-  result["dh0"] = to_vector(shard.backward(make(p.dht, p.shape.state(), dtype), cross));
-  for (const auto& [name, x] : shard.outputs()) result[name] = to_vector(x);
-  return result;
-}
-
-AttentionResult run_states_at(const AttentionProblem& p, DType dtype, int64_t token) {
-  const Shard shard(p, dtype);
-  shard.forward(make(p.h0, p.shape.state(), dtype));
-  shard.backward(make(p.dht, p.shape.state(), dtype));
-  const OwnedTensor h = make_nan(p.shape.state(), dtype), dh = make_nan(p.shape.state(), dtype);
-  state_at(shard.inputs(), shard.chunks(), token, h, {});
-  state_gradient_at(shard.inputs(), shard.dchunks(), shard.dout, token, dh, {});
-  return {{"h", to_vector(h)}, {"dh", to_vector(dh)}};
+AttentionResult run_states_at(const AttentionProblem& p, DType dtype, int64_t token, const Stream& stream) {
+  const Maker maker(stream, dtype);
+  const Shard shard(p, maker);
+  const Shape state = p.shape.state();
+  shard.forward(maker.make(p.h0, state, maker.number));
+  shard.backward(maker.make(p.dht, state, maker.number));
+  const OwnedTensor h = maker.make_nan(state, maker.number), dh = maker.make_nan(state, maker.number);
+  state_at(shard.inputs(), shard.chunks(), token, h, stream);
+  state_gradient_at(shard.inputs(), shard.dchunks(), shard.dout, token, dh, stream);
+  return {{"h", maker.to_vector(h)}, {"dh", maker.to_vector(dh)}};
 }
 
 double relative_error(const AttentionProblem& p, const AttentionResult& ref, const AttentionResult& x, DType dtype,
@@ -223,7 +256,7 @@ void expect_close(const AttentionProblem& p, const AttentionResult& ref, const A
                   const std::vector<int64_t>& cuts) {
   for (const auto& [name, tensor] : ref) {
     ASSERT_TRUE(x.contains(name)) << name;
-    EXPECT_LE(relative_error(p, ref, x, dtype, name, cuts), tolerance(dtype)) << name;
+    EXPECT_LE(relative_error(p, ref, x, dtype, name, cuts), tolerance(dtype, name)) << name;
   }
 }
 

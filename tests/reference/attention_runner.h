@@ -7,12 +7,14 @@
 
 namespace baton::test {
 
-/// The bound of every tensor of a dtype, relative RMS: float64 1e-12, float32 1e-5.
-double tolerance(DType dtype);
+/// The bound of a tensor, relative RMS: float64 1e-12, float32 1e-5, bfloat16 5e-3 and 1e-2 for gate gradients.
+double tolerance(DType dtype, const std::string& name = "");
 
 /// Runs all stages over the shards [cuts[i], cuts[i + 1]), the first cut 0, the last T; shards may be empty. The state
-/// goes from shard to shard as it does between ranks. Outputs and scratch hold NaN before.
-AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {});
+/// goes from shard to shard as it does between ranks. Outputs and scratch hold NaN before. With bfloat16, which the CPU
+/// does not take, gates and states are float32.
+AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {},
+                             const Stream& stream = {});
 
 /// How a state, or reversed its gradient, crosses a shard's borders: `entering` is known or received, then
 /// advance(entering, leaving) runs, then `leaving` is sent.
@@ -23,7 +25,10 @@ using Cross = std::function<void(bool reversed, const Tensor& entering, const Te
 AttentionResult run_shard(const AttentionProblem& shard, DType dtype, const Cross& cross);
 
 /// The state before `token` and its gradient (names h, dh), from a run over one shard.
-AttentionResult run_states_at(const AttentionProblem& problem, DType dtype, int64_t token);
+AttentionResult run_states_at(const AttentionProblem& problem, DType dtype, int64_t token, const Stream& stream = {});
+
+/// The problem with q, k, v and dout rounded to bfloat16, and gates and states to float32.
+AttentionProblem rounded(AttentionProblem problem);
 
 /// The problem's tokens [first, last) alone, with the same states.
 AttentionProblem take_tokens(const AttentionProblem& problem, int64_t first, int64_t last);
