@@ -1,5 +1,6 @@
 # Tests of label kernel: baton_test(kernel NAME LIBRARIES...)
-add_library(baton_reference STATIC reference/attention_reference.cpp reference/attention_runner.cpp)
+add_library(baton_reference STATIC reference/attention_reference.cpp reference/attention_runner.cpp
+  reference/golden_file.cpp)
 target_link_libraries(baton_reference PUBLIC baton_kernels GTest::gtest)
 
 baton_test(kernel linear_attention_golden_test baton_reference)
@@ -26,4 +27,10 @@ if(BATON_HAS_CUDA)
   baton_gpu_test(cuda_ops_test baton_kernels)
   target_sources(cuda_ops_test PRIVATE kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
     kernel/cuda_matmul_test.cpp kernel/cuda_norm_test.cpp)
+  baton_gpu_test(cuda_linear_attention_test baton_reference)
+  target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp)
+  target_compile_definitions(cuda_linear_attention_test PRIVATE BATON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+
+  add_executable(cuda_attention_bench kernel/cuda_attention_bench.cpp)
+  target_link_libraries(cuda_attention_bench PRIVATE baton_kernels)
 endif()
