@@ -75,6 +75,7 @@ class NcclGroup : public Group {
     if (size() == 1) return;
     communicator_ = std::make_unique<Communicator>(*host_, options, who(), deadline_s_);
     connect();
+    count();
     device_traffic_ = {};
     count();
   }

@@ -66,6 +66,8 @@ class Event {
 /// Waits until everything given to the stream has run; so does a copy to pageable host memory. Both call the watch,
 /// where one is set, again and again meanwhile.
 void synchronize(const Stream& stream);
+/// Waits for every stream of the device; for slow paths only.
+void synchronize_device(int index);
 
 /// For a transport: a device that waits for a lost rank would hold the host for ever. The watch gets the seconds waited
 /// so far, and throws to end the wait. There is one a process; an empty function takes it away.

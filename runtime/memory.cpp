@@ -73,6 +73,7 @@ HostView::HostView(const Tensor& x) : x_(x) {
 void HostView::download() const {
   if (!copy_.tensor.defined()) return;
   const Stream stream{x_.device};
+  cuda::synchronize_device(x_.device.index);  // x may still be written on another stream
   copy(x_, copy_, stream);
   synchronize(stream);
 }
@@ -80,6 +81,7 @@ void HostView::download() const {
 void HostView::upload() const {
   if (!copy_.tensor.defined()) return;
   const Stream stream{x_.device};
+  cuda::synchronize_device(x_.device.index);
   copy(copy_, x_, stream);
   synchronize(stream);
 }

@@ -61,7 +61,7 @@ class Arena {
 };
 
 /// A tensor seen from the host, for files: x itself on the CPU, else a host copy. download() and upload() copy between
-/// the two and wait; both do nothing on the CPU.
+/// the two, after all that the device was given, and wait; both do nothing on the CPU.
 class HostView {
  public:
   explicit HostView(const Tensor& x);

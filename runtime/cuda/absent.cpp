@@ -26,6 +26,7 @@ void Event::record(const Stream&) { absent(); }
 void Event::wait_on(const Stream&) { absent(); }
 bool Event::done() const { absent(); }
 void synchronize(const Stream&) { absent(); }
+void synchronize_device(int) { absent(); }
 void set_watch(Watch) { absent(); }
 
 }  // namespace baton::cuda

@@ -147,6 +147,11 @@ bool Event::done() const {
   return true;
 }
 
+void synchronize_device(int index) {
+  const CurrentDevice current(index);
+  CUDA_CHECK(cudaDeviceSynchronize());
+}
+
 void synchronize(const Stream& stream) {
   if (!watch) {
     CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
