@@ -1,0 +1,247 @@
+// One chunk of a pass: what it has, scores of pairs, and what meets the states. The equations are in
+// linear_attention_pass.cuh, which brings the parts together.
+#pragma once
+
+#include "kernels/cuda/linear_attention_pairs.cuh"
+
+namespace baton::cuda::attention {
+
+/// kOwn, kOther: that side's decays have channels. Neither: one number a token, on the keys.
+template <Pass kPass, bool kOwn, bool kOther>
+struct PassTraits {
+  static constexpr bool kKeys = kPass == Pass::kKeys;
+  static constexpr bool kNumber = !kOwn && !kOther;
+  static constexpr bool kDx = kPass != Pass::kValues || kOwn;
+  static constexpr bool kDy = kPass != Pass::kOutput;
+  static constexpr bool kGates = kOwn && kDy;
+  static constexpr int kMaxOther = 512;        // channels of the other side where its decays meet the anchors
+  static constexpr int kSumWidth = kTile + 8;  // of a float32 tile: rows 8 banks apart
+
+  struct Tables {
+    float own[kChunk];
+    float own_sums[kOwn ? kNumSubs * kTile : 1], other_sums[kOther ? kNumSubs * kTile : 1];
+    float other_whole[kGates && kOther ? kMaxOther : 1];
+    float anchor[kTile];
+    float scan[kGates ? 3 : 1][kNumSubs * kTile];
+    float rows[kKeys && kNumber ? 2 : 1][2][kChunk];  // scalar gates: sums over channels, by column half
+    alignas(16) unsigned char number[kNumber ? sizeof(NumberDecay) : 16];
+  };
+  // Bytes of shared memory, in this order.
+  static constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
+  static constexpr int kScoreBytes = kTileBytes;
+  static constexpr int kXYBytes = 2 * kTileBytes;  // own x and y; while scores are made, the other side's
+  static constexpr int kStageBytes = 2 * kTileBytes + (kOther ? 0 : 4 * kTileBytes);  // H, DH; x, y of two steps
+  static constexpr int kLevelBytes = kOther ? kLevels * kTileBytes : 0;
+  static constexpr int kClimbBytes = kOwn ? kTileBytes + 3 * kChunk * kSumWidth * 4 : 0;
+  static constexpr int max_of(int a, int b) { return a > b ? a : b; }
+  static constexpr int kWorkBytes = max_of(kStageBytes, max_of(kLevelBytes, kClimbBytes));
+  static int64_t num_tiles(int64_t dim) { return (dim + kTile - 1) / kTile; }
+  static int64_t shared_bytes(const Arguments& a) {
+    const int64_t resident = kOther ? (kDx + kDy) * num_tiles(kKeys ? a.V : a.K) * kTileBytes : 0;
+    return kTableBytes + kScoreBytes + kXYBytes + kWorkBytes + resident;
+  }
+  static bool fits(const Arguments& a, int64_t bytes) {
+    if (kGates && kOther && (kKeys ? a.V : a.K) > kMaxOther) return false;
+    return shared_bytes(a) <= bytes;
+  }
+};
+
+template <Pass kPass, bool kOwn, bool kOther>
+struct PassBlock : PassTraits<kPass, kOwn, kOther> {
+  using Traits = PassTraits<kPass, kOwn, kOther>;
+  using Traits::kDx, Traits::kDy, Traits::kGates, Traits::kKeys, Traits::kNumber, Traits::kSumWidth;
+  using typename Traits::Tables;
+
+  const Arguments& a;
+  Stretch at;
+  int warp, lane, sub, channel;
+  int64_t own_dim, other_dim;
+  int other_tiles;
+  const void *own_x, *own_y, *other_x, *other_y;
+  const float *own_gates, *other_gates;
+  Tables& tables;
+  Bf16 *score, *x, *y, *work, *resident;
+  float anchor_total = 0;  // scalar gates
+
+  __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
+      : a(arguments),
+        at(chunk_at(arguments, item)),
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        sub(threadIdx.x / kTile),
+        channel(threadIdx.x % kTile),
+        own_dim(kKeys ? a.K : a.V),
+        other_dim(kKeys ? a.V : a.K),
+        other_tiles(static_cast<int>((other_dim + kTile - 1) / kTile)),
+        own_x(kKeys ? a.q : a.dout),
+        own_y(kKeys ? a.k : a.v),
+        other_x(kKeys ? a.dout : a.q),
+        other_y(kKeys ? a.v : a.k),
+        own_gates(kKeys ? a.gk : a.gv),
+        other_gates(kKeys ? a.gv : a.gk),
+        tables(*reinterpret_cast<Tables*>(memory)),
+        score(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)),
+        x(score + kTile * kTile),
+        y(x + kTile * kTile),
+        work(y + kTile * kTile),
+        resident(work + Traits::kWorkBytes / 2) {}
+
+  __device__ __forceinline__ bool scalar() const { return kKeys && kNumber && a.gate == Gate::kScalar; }
+  __device__ __forceinline__ NumberDecay& number() { return *reinterpret_cast<NumberDecay*>(tables.number); }
+  __device__ __forceinline__ Bf16* resident_x(int tile) { return resident + tile * kTile * kTile; }
+  __device__ __forceinline__ Bf16* resident_y(int tile) {
+    return resident + ((kDx ? other_tiles : 0) + tile) * kTile * kTile;
+  }
+
+  // Scores where the other side has channels, and its decayed x and y, kept for all own tiles. ------------------------
+
+  __device__ __forceinline__ void make_scores() {
+    LevelScores scores;
+    float own = 0;
+    copy_other(0);
+    for (int tile = 0; tile < other_tiles; ++tile) {
+      ChannelDecay decay;
+      decay.read(a, other_gates, other_dim, at, tile * kTile + channel);
+      tables.other_sums[sub * kTile + channel] = decay.total();
+      wait_copies<0>();
+      __syncthreads();
+      const OuterDecay outer(tables.other_sums);
+      if constexpr (kGates) {
+        if (sub == 0) tables.other_whole[tile * kTile + channel] = outer.whole;
+      }
+      own += row_product();
+      write_levels(decay, outer);
+      write_resident(decay, outer, tile);
+      __syncthreads();
+      if (tile + 1 < other_tiles) copy_other(tile + 1);
+      scores.add(work, warp, lane);
+    }
+    own += __shfl_xor_sync(0xffffffffu, own, 1);
+    own += __shfl_xor_sync(0xffffffffu, own, 2);
+    if (threadIdx.x % 4 == 0) tables.own[threadIdx.x / 4] = a.scale * own;
+    scores.write(a.scale, warp, lane, score);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void copy_other(int tile) {
+    copy_tile(a, other_x, other_dim, at, tile * kTile, x);
+    copy_tile(a, other_y, other_dim, at, tile * kTile, y);
+    commit_copies();
+  }
+  /// A quarter of x_t . y_t, t = thread / 4.
+  __device__ __forceinline__ float row_product() const {
+    const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 16;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < 16; c += 2) {
+      const float2 left = load_pair(x, row, col + c), right = load_pair(y, row, col + c);
+      sum = fmaf(left.x, right.x, fmaf(left.y, right.y, sum));
+    }
+    return sum;
+  }
+  __device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDecay& outer) {
+    constexpr int kSize = kTile * kTile;
+    decay.begin();
+    write_level<1, true>(decay, x, y, work);
+    decay.climb<1>();
+    write_level<2, true>(decay, x, y, work + kSize);
+    decay.climb<2>();
+    write_level<4, true>(decay, x, y, work + 2 * kSize);
+    decay.climb<4>();
+    write_level<8, true>(decay, x, y, work + 3 * kSize);
+    decay.climb<8>();
+    write_outer_level<true>(sub & 1, decay, 1.0f, x, y, work + 4 * kSize);
+    write_outer_level<true>(sub & 2, decay, outer.level_32, x, y, work + 5 * kSize);
+  }
+  __device__ __forceinline__ void write_resident(const ChannelDecay& decay, const OuterDecay& outer, int tile) {
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) {
+      const int row = sub * kSub + t;
+      if constexpr (kDx) {
+        put(resident_x(tile), row, channel, at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
+      }
+      if constexpr (kDy) {
+        put(resident_y(tile), row, channel, at_place(y, row, channel) * (decay.after[t] * outer.after));
+      }
+    }
+  }
+
+  // The states. -------------------------------------------------------------------------------------------------------
+
+  /// dx = x H, dy = y DH over the other side, without the own side's decays; and scores, unless they are there already.
+  __device__ __forceinline__ void meet_states(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
+    constexpr Lies kState = kKeys ? Lies::kColumns : Lies::kRows;
+    constexpr int kSize = kTile * kTile;
+    Bf16 *h_tile = work, *dh_tile = work + kSize, *stage = work + 2 * kSize;
+    const float* h_state = a.state + state_offset(a, at, at.chunk);
+    const float* dh_state = a.dstate + state_offset(a, at, at.chunk + 1);
+    StateTile h, dh;
+    Accumulator sums;
+    clear(sums);
+    const auto load = [&](int tile) {
+      if constexpr (!kOther) {
+        copy_tile(a, other_x, other_dim, at, tile * kTile, stage + tile % 2 * 2 * kSize);
+        copy_tile(a, other_y, other_dim, at, tile * kTile, stage + (tile % 2 * 2 + 1) * kSize);
+      }
+      commit_copies();
+      const int row0 = kKeys ? col0 : tile * kTile, first_col = kKeys ? tile * kTile : col0;
+      if constexpr (kDx) h.load(a, h_state, row0, first_col);
+      if constexpr (kDy) dh.load(a, dh_state, row0, first_col);
+    };
+    load(0);
+    for (int tile = 0; tile < other_tiles; ++tile) {
+      if constexpr (kDx) h.store(h_tile);
+      if constexpr (kDy) dh.store(dh_tile);
+      if constexpr (kGates || (kKeys && kNumber)) add_anchors(h, dh, tile, anchors);
+      wait_copies<0>();
+      __syncthreads();
+      if (tile + 1 < other_tiles) load(tile + 1);
+      const Bf16* left_x = kOther ? resident_x(tile) : stage + tile % 2 * 2 * kSize;
+      const Bf16* left_y = kOther ? resident_y(tile) : stage + (tile % 2 * 2 + 1) * kSize;
+      if (!kOther && !above_diagonal()) {
+        multiply_tiles<Lies::kRows, Lies::kColumns>(left_x, left_y, warp, lane, 0, 4, sums);
+      }
+      if constexpr (kDx) multiply_tiles<Lies::kRows, kState>(left_x, h_tile, warp, lane, 0, 4, dx);
+      if constexpr (kDy) multiply_tiles<Lies::kRows, kState>(left_y, dh_tile, warp, lane, 0, 4, dy);
+      __syncthreads();
+    }
+    if constexpr (!kOther) write_scores(sums);
+  }
+
+  __device__ __forceinline__ bool above_diagonal() const { return warp / 2 < 2 && warp % 2 == 1; }
+
+  /// Rows (keys) or columns (values) of h * dh, summed over the other side with its decay of the whole chunk.
+  __device__ __forceinline__ void add_anchors(const StateTile& h, const StateTile& dh, int tile,
+                                              float (&anchors)[4]) const {
+    const auto decay = [&](int at_other) { return kOther ? tables.other_whole[kOther ? at_other : 0] : 1.0f; };
+    const int col = tile * kTile + StateTile::col();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float p[4] = {h.x[i].x * dh.x[i].x, h.x[i].y * dh.x[i].y, h.x[i].z * dh.x[i].z, h.x[i].w * dh.x[i].w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (kKeys) {
+          anchors[i] += p[j] * decay(col + j);
+        } else {
+          anchors[j] += p[j] * decay(tile * kTile + StateTile::row(i));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_scores(Accumulator& sums) {
+    if (above_diagonal()) return;
+    for_pairs(warp, lane, sums, [&](int row, int col, float p, float q) {
+      if (row == col) tables.own[row] = a.scale * p;
+      if (row == col + 1) tables.own[row] = a.scale * q;
+      const auto weigh = [&](int j, float value) {
+        if (row <= j) return 0.0f;
+        if constexpr (kNumber) value *= number().between(row, j);
+        return a.scale * value;
+      };
+      *reinterpret_cast<uint32_t*>(score + place(row, col)) = pack(weigh(col, p), weigh(col + 1, q));
+    });
+  }
+};
+
+}  // namespace baton::cuda::attention
