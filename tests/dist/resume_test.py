@@ -46,6 +46,7 @@ class Resume(driver.Test):
         self.assertIn("changed since the checkpoint: train.steps: 100000 -> 20", done.out)
 
     def test_v12_on_another_number_of_ranks(self):
+        whole = self.train(4, "whole", train__steps=20)
         self.train(4, "base", train__steps=10)
         base = self.checkpoints("base")[-1]
         runs = {}
@@ -55,6 +56,7 @@ class Resume(driver.Test):
             self.assert_same_tensors(self.checkpoints(loaded)[-1], base)
             runs[ranks] = self.train(ranks, f"run{ranks}", train__steps=20, checkpoint__resume=base,
                                      checkpoint__every=11)
+        self.assertEqual(driver.losses(whole, 11), driver.losses(runs[4]))
         for ranks in (1, 2, 3, 8):
             self.assertEqual(len(driver.losses(runs[ranks], 11, 20)), 10)
             self.assert_close_losses(driver.losses(runs[4]), driver.losses(runs[ranks]))
