@@ -1,7 +1,7 @@
 // Errors: one exception type, and the checks that throw it.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
