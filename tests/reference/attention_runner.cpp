@@ -102,19 +102,35 @@ struct Shard {
   AttentionChunks chunks() const { return {.state = state, .decay_k = decay_k, .decay_v = decay_v}; }
   AttentionChunks dchunks() const { return {.state = dstate, .decay_k = {}, .decay_v = {}}; }
 
-  OwnedTensor forward(const Tensor& h0) const {
+  OwnedTensor forward(const Tensor& h0, const Cross& cross = at_once) const {
     OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
     carry_forward(inputs(), chunks(), maker.stream);
-    advance_forward(inputs(), chunks(), h0, ht, maker.stream);
+    cross(false, h0, ht,
+          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks(), from, to, maker.stream); });
     output_forward(inputs(), chunks(), o, maker.stream);
     return ht;
   }
-  OwnedTensor backward(const Tensor& dht) const {
+  OwnedTensor backward(const Tensor& dht, const Cross& cross = at_once) const {
     OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
     carry_backward(inputs(), chunks(), dout, dchunks(), maker.stream);
-    advance_backward(inputs(), chunks(), dchunks(), dht, dh0, maker.stream);
+    cross(true, dht, dh0, [&](const Tensor& from, const Tensor& to) {
+      advance_backward(inputs(), chunks(), dchunks(), from, to, maker.stream);
+    });
     attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, maker.stream);
     return dh0;
+  }
+
+  static void at_once(bool, const Tensor& entering, const Tensor& leaving,
+                      const std::function<void(const Tensor&, const Tensor&)>& advance) {
+    advance(entering, leaving);
+  }
+
+  /// Every output that this gate kind has, by name.
+  std::vector<std::pair<const char*, Tensor>> outputs() const {
+    std::vector<std::pair<const char*, Tensor>> all{{"o", o}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
+    if (dgk.tensor.defined()) all.emplace_back("dgk", dgk);
+    if (dgv.tensor.defined()) all.emplace_back("dgv", dgv);
+    return all;
   }
 };
 
@@ -198,13 +214,18 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
   result["ht"] = maker.to_vector(state);
   result["dh0"] = maker.to_vector(dstate);
   for (size_t i = 0; i < shards.size(); ++i) {
-    const Shard& s = shards[i];
-    const std::pair<const char*, Tensor> outputs[] = {{"o", s.o},   {"dq", s.dq},   {"dk", s.dk},
-                                                      {"dv", s.dv}, {"dgk", s.dgk}, {"dgv", s.dgv}};
-    for (const auto& [name, x] : outputs) {
-      if (x.defined()) put(maker, x, cuts[i], p.shape.T, result[name]);
-    }
+    for (const auto& [name, x] : shards[i].outputs()) put(maker, x, cuts[i], p.shape.T, result[name]);
   }
+  return result;
+}
+
+AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross) {
+  const Maker maker(Stream{}, dtype);
+  const Shard shard(p, maker);
+  AttentionResult result;
+  result["ht"] = maker.to_vector(shard.forward(maker.make(p.h0, p.shape.state(), maker.number), cross));
+  result["dh0"] = maker.to_vector(shard.backward(maker.make(p.dht, p.shape.state(), maker.number), cross));
+  for (const auto& [name, x] : shard.outputs()) result[name] = maker.to_vector(x);
   return result;
 }
 
