@@ -154,7 +154,8 @@ std::unique_ptr<StateDump> TrainingRun::make_dump(int64_t step) const {
 }
 
 void TrainingRun::report(const StepResult& step, double step_s) {
-  const double mem = static_cast<double>(peak_memory_bytes());
+  const bool on_cpu = job_.ranks.stream.device.type == DeviceType::kCpu;
+  const double mem = static_cast<double>(on_cpu ? peak_memory_bytes() : trainer_.arena().used_bytes());
   const auto mem_bytes = static_cast<int64_t>(all_reduce(job_.world, mem, ReduceOp::kMax));
   if (!job_.root()) return;
   StepMetrics m;

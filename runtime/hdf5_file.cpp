@@ -221,7 +221,8 @@ void Hdf5File::write_block(const std::string& name, const Shape& start, const Te
   const Handle space = make_space(whole);
   h5(H5Sselect_hyperslab(space, H5S_SELECT_SET, dims_of(start).data(), nullptr, dims_of(x.shape).data(), nullptr),
      "select", name);
-  h5(H5Dwrite(dataset, type_of(x.dtype), make_space(x.shape), space, H5P_DEFAULT, view.host().data), "write dataset", name);
+  h5(H5Dwrite(dataset, type_of(x.dtype), make_space(x.shape), space, H5P_DEFAULT, view.host().data), "write dataset",
+     name);
 }
 
 void Hdf5File::write_virtual(const std::string& name, const Shape& shape, DType dtype, const std::vector<Part>& parts) {

@@ -29,7 +29,8 @@ class Hdf5File {
   /// Reads a whole dataset of any integer or float type, converted to the dtype of x; shapes must be equal. Scalars
   /// have Shape{1}.
   void read(const std::string& name, const Tensor& x) const;
-  /// Creates a contiguous dataset (and its groups) and writes x, which may be on a device. bfloat16 is stored as a 2-byte float.
+  /// Creates a contiguous dataset (and its groups) and writes x, which may be on a device. bfloat16 is stored as a
+  /// 2-byte float.
   void write(const std::string& name, const Tensor& x);
   /// Creates a dataset that reads as NaN (integers: -1, 255) where nothing was written, and writes blocks into it: the
   /// elements [start, start + x.shape).
