@@ -82,7 +82,12 @@ template <class Real>
 void load_tile(const Tensor& x, const AttentionShape& s, const Stretch& at, int64_t dim, Real scale, Real* tile) {
   const int64_t width = padded<Real>(dim);
   const Real* from = token_row<Real>(x, s, at, dim);
+  // Rows of one head lie apart, which the processor's own prefetching follows badly: the same rows of the next chunk
+  // are asked for while this one is worked on. An address past the end is harmless.
+  constexpr int64_t kLine = 64 / sizeof(Real);
+  const int64_t next_chunk = kChunk * s.H * dim;
   for (int64_t t = 0; t < at.n; ++t, from += s.H * dim, tile += width) {
+    for (int64_t line = 0; line < dim; line += kLine) __builtin_prefetch(from + next_chunk + line);
     int64_t c = 0;
     for (; c + kLanes<Real> <= dim; c += kLanes<Real>) store(tile + c, scale * load(from + c));
     for (; c < dim; ++c) tile[c] = scale * from[c];
