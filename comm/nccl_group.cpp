@@ -72,10 +72,10 @@ class NcclGroup : public Group {
     *mine.tensor.as<int64_t>() = find_world_rank();
     host_->all_gather(mine, all, Stream{});
     world_ranks_.assign(all.tensor.as<int64_t>(), all.tensor.as<int64_t>() + size());
+    count();
     if (size() == 1) return;
     communicator_ = std::make_unique<Communicator>(*host_, options, who(), deadline_s_);
     connect();
-    count();
     device_traffic_ = {};
     count();
   }
