@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages that are missing, builds for the CPU, and trains a small GLA model over 4 ranks; then shows what
-# it learned.
+# Installs the packages that are missing, builds, and trains a small GLA model; then shows what it learned. Where the
+# driver names GPUs, and nvcc and NCCL are there, it builds for those GPUs and trains on all of them, one rank each;
+# elsewhere it builds for the CPU and trains over 4 ranks.
 #
 #   launch/quickstart.sh            the King James Bible
 #   launch/quickstart.sh FILE       any other text, of 256 KiB or more
@@ -11,8 +12,8 @@ set -euo pipefail
 caller_dir=$PWD
 cd "$(dirname "$0")/.."
 source launch/packages.sh
+source launch/gpus.sh
 
-num_ranks=4
 min_bytes=$((256 * 1024)) # of less text, the 5% held out are too few to judge by
 config=configs/gla-tiny.cfg
 python=/usr/bin/python3 # the one that has the packages
@@ -39,13 +40,25 @@ else
 fi
 require_packages "${packages[@]}" || exit 2
 
-cores=$(nproc)
-if [ ! -f build/build.ninja ]; then
+configure() {
   mkdir -p build
-  cmake -S . -B build -G Ninja -DBATON_CUDA=OFF >build/configure.log 2>&1 ||
-    { tail -n 30 build/configure.log >&2; exit 1; }
+  cmake -S . -B build -G Ninja "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; exit 1; }
+}
+
+num_ranks=4 compilers=2 # a compiler may take 1 GB of memory
+architectures=$(gpu_architectures)
+if [ -z "$architectures" ]; then
+  built_for build "" || configure -DBATON_CUDA=OFF
+else
+  built_for build "$architectures" || configure -DBATON_CUDA=AUTO "-DBATON_CUDA_ARCHITECTURES=$architectures"
+  if built_for build "$architectures"; then
+    num_ranks=$(num_gpus) compilers=8
+  else
+    echo "quickstart: nvcc or NCCL is not found, so the GPUs are not used"
+  fi
 fi
-ninja -C build -j "$((cores < 2 ? 1 : 2))" baton # a compiler may take 1 GB of memory
+cores=$(nproc)
+ninja -C build -j "$((cores < compilers ? cores : compilers))" baton
 
 if [ $# -eq 1 ]; then
   "$python" tools/prepare_text.py "$file" "$data_dir"
