@@ -37,5 +37,7 @@ void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream& st
 double sum_of_squares(const Tensor& x, const Stream& stream);
 /// True when no element is NaN or Inf.
 bool all_finite(const Tensor& x, const Stream& stream);
+/// The same without waiting: mark, int32 [1] beside x, becomes 1 where an element is NaN or Inf and stays otherwise.
+void mark_not_finite(const Tensor& x, const Tensor& mark, const Stream& stream);
 
 }  // namespace baton

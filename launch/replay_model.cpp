@@ -89,7 +89,7 @@ void replay_model(ReplayReport& report) {
   model->logits(0, B * T_max, logits, stream);
   const double loss =
       all_reduce(group, model->head_loss(batch, 1.0 / static_cast<double>(all_counted), true, stream), ReduceOp::kSum);
-  model->backward(batch, scan, entering, dleaving, dentering, {}, stream);
+  model->backward(batch, scan, entering, dleaving, dentering, nullptr, {}, stream);
   group.all_reduce(model->parameters().gradients, ReduceOp::kSum, stream);
 
   const HostView host_logits(logits);

@@ -36,6 +36,7 @@ Model::Model(const ModelConfig& config, DType dtype, int64_t B, int64_t T, bool 
     const LayerDims& d = dims.emplace_back(LayerDims::of(config, l));
     const std::string name = fmt::format("model.layers.{}.", l);
     layers_.push_back({d,
+                       table_->first_element(name),
                        Norm(kind, config.norm_eps, parameters_, name + (tnl ? "token_norm" : "attn_norm")),
                        Norm(kind, config.norm_eps, parameters_, name + (tnl ? "channel_norm" : "mlp_norm")),
                        Mixer::make(config, l, parameters_, arena, precision_),
@@ -123,7 +124,8 @@ double Model::head_loss(const Batch& batch, double gradient_scale, bool with_gra
 }
 
 void Model::backward(const Batch& batch, StateScan& scan, const States& entering, const States& dstates_in,
-                     const States& dstates_out, const Probe& probe, const Stream& stream) {
+                     const States& dstates_out, GradientReduction* reduction, const Probe& probe,
+                     const Stream& stream) {
   const int64_t B = batch.tokens.dim(0), T = batch.tokens.dim(1), N = num_rows_;
   const Tensor dres = scratch_.dres.rows(0, N), dy = scratch_.dy.rows(0, N);
   final_norm_->backward(x_final_.rows(0, N), stats_final_.rows(0, N), dy, dres, 0.0, stream);
@@ -135,8 +137,10 @@ void Model::backward(const Batch& batch, StateScan& scan, const States& entering
     layer.ffn_norm.backward(a.x_mid, a.stats2, s.dy, dres, 1.0, stream);
     layer.mixer->backward(a, s, batch, entering[l], {&scan, dstates_in[l], dstates_out[l]}, probe, stream);
     layer.mixer_norm.backward(a.x, a.stats1, s.dy, dres, 1.0, stream);
+    if (reduction) reduction->final_from(layer.first_element, stream);
   }
   embedding_backward(batch.tokens.view({N}), dres, embedding_scale_, embedding_.gradient, stream);
+  if (reduction) reduction->final_from(0, stream);
 }
 
 }  // namespace baton

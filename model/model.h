@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/gradient_reduction.h"
 #include "model/mixer.h"
 
 namespace baton {
@@ -44,13 +45,14 @@ class Model {
 
   /// After forward and head_loss with gradients. entering: forward's. dstates_in[l] is the gradient of the state that
   /// left the shard (given on the last rank, received elsewhere); dstates_out[l] becomes that of the state that
-  /// entered. Parameter gradients accumulate.
+  /// entered. Parameter gradients accumulate. reduction, where given, is told of each layer whose gradients are final.
   void backward(const Batch& batch, StateScan& scan, const States& entering, const States& dstates_in,
-                const States& dstates_out, const Probe& probe, const Stream& stream);
+                const States& dstates_out, GradientReduction* reduction, const Probe& probe, const Stream& stream);
 
  private:
   struct Layer {
     LayerDims dims;
+    int64_t first_element;  // of its parameters in the flat tensors
     Norm mixer_norm, ffn_norm;
     std::unique_ptr<Mixer> mixer;
     FeedForward ffn;

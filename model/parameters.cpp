@@ -101,6 +101,12 @@ void ParameterTable::add_tnl(const ModelConfig& c) {
   if (!c.tie_embeddings) add_weight("lm_head.weight", c.vocab, D);
 }
 
+int64_t ParameterTable::first_element(const std::string& prefix) const {
+  const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const auto& r) { return r.name.starts_with(prefix); });
+  CHECK(row != rows_.end(), "the parameter table has no row that begins with {}", prefix);
+  return row->offset;
+}
+
 Tensor ParameterTable::view(const Tensor& flat, const ParameterRow& row) const {
   return flat.rows(row.offset, row.shape.numel()).view(row.shape);
 }

@@ -31,6 +31,8 @@ class ParameterTable {
   int64_t flat_numel() const { return flat_numel_; }  // of the flat tensor, padding included
   int64_t num_parameters() const { return num_parameters_; }
   bool has(const std::string& name) const { return index_.contains(name); }
+  /// Of the first row whose name begins with `prefix`; rows stand in the order in which forward uses them.
+  int64_t first_element(const std::string& prefix) const;
   /// The row's view of a flat tensor [flat_numel]; CHECKs that the name exists.
   Tensor view(const Tensor& flat, const std::string& name) const;
   Tensor view(const Tensor& flat, const ParameterRow& row) const;

@@ -73,16 +73,16 @@ void SequencePass::enter_window(bool first, const States& states, const Stream& 
     scan_.wrap(Direction::kForward, leaving_, states, stream);
 }
 
-void SequencePass::loss_and_backward(int64_t w, double gradient_scale, const Probe& probe, Result& result,
-                                     const Stream& stream) {
+void SequencePass::loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
+                                     Result& result, const Stream& stream) {
   result.loss_sum += model_.head_loss(device_batch_, gradient_scale, true, stream);
   result.counted += count_targets(host_batch_);
-  model_.backward(device_batch_, scan_, entering_[w], dleaving_, dentering_, probe, stream);
+  model_.backward(device_batch_, scan_, entering_[w], dleaving_, dentering_, reduction, probe, stream);
 }
 
 SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, double gradient_scale,
                                          const LoadTokens& load, const ShouldAbandon& should_abandon,
-                                         const Probe& probe, const Stream& stream) {
+                                         GradientReduction* reduction, const Probe& probe, const Stream& stream) {
   Result result;
   const int64_t W = plan.num_windows();
   const auto abandoned = [&] { return result.abandoned = W > 1 && should_abandon && should_abandon(); };
@@ -92,7 +92,7 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
       load_window(plan, w, load, stream);
       enter_window(w == 0, entering_[w % 2], stream);
       model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
-      loss_and_backward(w % 2, gradient_scale, probe, result, stream);
+      loss_and_backward(w % 2, gradient_scale, w == W - 1 ? reduction : nullptr, probe, result, stream);
       zero(dleaving_, stream);
     }
     return result;
@@ -111,7 +111,7 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
       load_window(plan, w, load, stream);
       model_.forward(device_batch_, nullptr, entering_[w], leaving_, stream);
     }
-    loss_and_backward(w, gradient_scale, probe, result, stream);
+    loss_and_backward(w, gradient_scale, w == 0 ? reduction : nullptr, probe, result, stream);
   }
   return result;
 }

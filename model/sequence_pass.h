@@ -46,9 +46,11 @@ class SequencePass {
     bool abandoned = false;
   };
 
-  /// Forward and backward: parameter gradients of gradient_scale * (sum of losses) accumulate.
+  /// Forward and backward: parameter gradients of gradient_scale * (sum of losses) accumulate. reduction, where given,
+  /// is begun under the last window's backward, which nothing abandons.
   Result train(const WindowPlan& plan, bool exact, double gradient_scale, const LoadTokens& load,
-               const ShouldAbandon& should_abandon, const Probe& probe, const Stream& stream);
+               const ShouldAbandon& should_abandon, GradientReduction* reduction, const Probe& probe,
+               const Stream& stream);
 
   /// Forward only. on_window, where given, sees each window's range, its batch and its per-token losses [B, T], on the
   /// host.
@@ -65,7 +67,8 @@ class SequencePass {
   /// Loads on the host, then copies to the model's device; device_batch_ and host_batch_ are cut to the shard.
   void load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load, const Stream& stream);
   void enter_window(bool first, const States& states, const Stream& stream);
-  void loss_and_backward(int64_t w, double gradient_scale, const Probe& probe, Result& result, const Stream& stream);
+  void loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
+                         Result& result, const Stream& stream);
 
   Model& model_;
   StateScan scan_;

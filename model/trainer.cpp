@@ -41,7 +41,11 @@ void Trainer::lay_out(Arena& arena) {
   pass_.reset();
   optimizer_.reset();
   model_ = std::make_unique<Model>(config_.model, dtype_, micro_batch_, T, training, arena);
-  if (training) optimizer_ = std::make_unique<Optimizer>(model_->parameters(), arena);
+  if (training) {
+    optimizer_ = std::make_unique<Optimizer>(model_->parameters(), arena);
+    reduction_ = std::make_unique<GradientReduction>(*ranks_.world, model_->parameters().gradients,
+                                                     model_->num_layers() + 1, arena);
+  }
   pass_ = std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy(config_.parallel.scan), micro_batch_,
                                          T, num_windows, arena);
 }
@@ -57,9 +61,11 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const Tensor& gradients = model_->parameters().gradients;
   // Scaled by the tokens there are at most; the exact divisor, known after the pass, is applied with the clipping.
   const double nominal_tokens = static_cast<double>(batch) * static_cast<double>(T);
+  const int64_t num_micro = batch / (dp * micro_batch_);
   set_zero(gradients, stream);
+  reduction_->start(stream);
   SequencePass::Result total;
-  for (int64_t m = 0; m < batch / (dp * micro_batch_); ++m) {
+  for (int64_t m = 0; m < num_micro; ++m) {
     if (m > 0 && should_abandon && should_abandon()) return {.abandoned = true};
     const int64_t first = first_sample + (m * dp + ranks_.topology.dp_rank()) * micro_batch_;
     const LoadTokens load = [&](Range range, const Batch& b) {
@@ -68,14 +74,15 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
           data.read_train(first + i, static_cast<uint64_t>(config_.run.seed), T, range.first, range.size(), row(b, i));
       });
     };
-    const auto r = pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens, load,
-                                should_abandon, m == 0 ? probe : Probe{}, stream);
+    const auto r =
+        pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens, load, should_abandon,
+                     m == num_micro - 1 ? reduction_.get() : nullptr, m == 0 ? probe : Probe{}, stream);
     if (r.abandoned) return {.abandoned = true};
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;
   }
+  reduction_->finish();
   require_finite(total.loss_sum, true, fmt::format("step {}", step));
-  ranks_.world->all_reduce(gradients, ReduceOp::kSum, stream);
   StepResult result;
   result.tokens = all_reduce(*ranks_.world, total.counted, ReduceOp::kSum);
   const double counted = static_cast<double>(std::max<int64_t>(result.tokens, 1));
@@ -95,7 +102,8 @@ void Trainer::require_finite(double loss_sum, bool training, const std::string& 
   const ParameterSet& p = model_->parameters();
   // Loss and gradient alone are looked at every time; where the fault came in is searched only once there is one.
   together(*ranks_.world, [&] {
-    if (std::isfinite(loss_sum) && (!training || all_finite(p.gradients, stream))) return;
+    const std::vector<Range> bad = training ? reduction_->not_finite(stream) : std::vector<Range>{};
+    if (std::isfinite(loss_sum) && bad.empty()) return;
     const std::string where = fmt::format("on rank {} is not finite; weights untouched", ranks_.topology.world_rank);
     for (const ParameterRow& row : p.table->rows())
       CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.values, row), stream), "{}: the weight {} {}", when,
@@ -105,9 +113,13 @@ void Trainer::require_finite(double loss_sum, bool training, const std::string& 
         CHECK_CODE(ExitCode::kNotFinite, all_finite(states[l], stream), "{}: the state entering layer {} {}", when, l,
                    where);
     CHECK_CODE(ExitCode::kNotFinite, std::isfinite(loss_sum), "{}: the loss {}", when, where);
+    // What this rank gave to a sum made the sum not finite, too.
     for (const ParameterRow& row : p.table->rows())
-      CHECK_CODE(ExitCode::kNotFinite, all_finite(p.table->view(p.gradients, row), stream), "{}: the gradient of {} {}",
-                 when, row.name, where);
+      for (const Range& bucket : bad)
+        CHECK_CODE(ExitCode::kNotFinite,
+                   row.offset < bucket.first || row.offset >= bucket.last ||
+                       all_finite(p.table->view(p.gradients, row), stream),
+                   "{}: the gradient of {} {}", when, row.name, where);
   });
 }
 

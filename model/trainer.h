@@ -76,6 +76,7 @@ class Trainer {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<GradientReduction> reduction_;
   std::unique_ptr<SequencePass> pass_;
 };
 

@@ -72,10 +72,14 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     const WindowPlan plan{run.T_total, window, group.size(), group.rank()};
     std::unique_ptr<Model> model;
     std::unique_ptr<SequencePass> pass;
+    std::unique_ptr<GradientReduction> reduction;
     const auto lay_out = [&](Arena& arena) {
       const int64_t T = WindowPlan::capacity(run.T_total, window, group.size());
       model = std::make_unique<Model>(run.config, run.dtype, run.B, T, true, arena);
       pass = std::make_unique<SequencePass>(*model, group, ScanStrategy::kChain, run.B, T, plan.num_windows(), arena);
+      if (run.bucket_bytes > 0)
+        reduction = std::make_unique<GradientReduction>(group, model->parameters().gradients, model->num_layers() + 1,
+                                                        arena, run.bucket_bytes);
     };
     Arena measuring{Device{}};
     lay_out(measuring);
@@ -83,11 +87,15 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     lay_out(arena);
     fill_weights(model->table(), model->parameters().values, run.seed);
     if (change) change(model->table(), model->parameters().values);
+    if (reduction) reduction->start(stream);
     const auto r = pass->train(
         plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, {},
-        run.probe ? run.probe(group) : Probe{}, stream);
+        reduction.get(), run.probe ? run.probe(group) : Probe{}, stream);
     const Tensor gradients = model->parameters().gradients;
-    group.all_reduce(gradients, ReduceOp::kSum, stream);
+    if (reduction)
+      reduction->finish();
+    else
+      group.all_reduce(gradients, ReduceOp::kSum, stream);
     const std::lock_guard lock(mutex);
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;

@@ -18,6 +18,7 @@ struct ModelRun {
   int num_ranks = 1;
   std::vector<int64_t> starts = {};  // of packed documents, in every row
   int64_t seed = 3;
+  int64_t bucket_bytes = 0;                 // of the gradients' reduction under backward; 0: one sum after it
   std::function<Probe(Group&)> probe = {};  // of each rank, made on it before the pass
 };
 

@@ -230,4 +230,10 @@ bool all_finite(const Tensor& x, const Stream& stream) {
   return std::find(bad.begin(), bad.end(), 1) == bad.end();
 }
 
+void mark_not_finite(const Tensor& x, const Tensor& mark, const Stream& stream) {
+  BATON_ON_CUDA(stream, mark_not_finite(x, mark, stream));
+  check_tensor(mark, "mark", {1}, DType::kInt32);
+  if (!all_finite(x, stream)) *mark.as<int32_t>() = 1;
+}
+
 }  // namespace baton

@@ -53,6 +53,7 @@ void add_scaled(const Tensor& x, double alpha, const Tensor& y, const Stream& st
 void convert(const Tensor& x, const Tensor& y, const Stream& stream);
 double sum_of_squares(const Tensor& x, const Stream& stream);
 bool all_finite(const Tensor& x, const Stream& stream);
+void mark_not_finite(const Tensor& x, const Tensor& mark, const Stream& stream);
 
 // embedding.h
 void embedding_forward(const Tensor& tokens, const Tensor& w, double scale, const Tensor& y, const Stream& stream);

@@ -82,18 +82,23 @@ double sum_of_squares(const Tensor& x, const Stream& stream) {
   return read_back<double>(parts, stream);
 }
 
-bool all_finite(const Tensor& x, const Stream& stream) {
+void mark_not_finite(const Tensor& x, const Tensor& mark, const Stream& stream) {
   check_operand(x, "x", x.shape, stream);
+  check_operand(mark, "mark", {1}, DType::kInt32, stream);
   const int64_t n = x.numel();
-  if (n == 0) return true;
-  auto* bad = static_cast<int*>(workspace(stream));
-  set_zero(bad, sizeof(int), stream);
+  if (n == 0) return;
   with_type(x, [&]<class X>() {
     const X* px = pointer<const X>(x);
-    finite_kernel<<<blocks_of(n), kThreads, 0, handle_of(stream)>>>(px, n, aligned(px), bad);
+    finite_kernel<<<blocks_of(n), kThreads, 0, handle_of(stream)>>>(px, n, aligned(px), pointer<int32_t>(mark));
   });
   CUDA_CHECK(cudaGetLastError());
-  return read_back<int>(bad, stream) == 0;
+}
+
+bool all_finite(const Tensor& x, const Stream& stream) {
+  const Tensor bad{workspace(stream), {1}, DType::kInt32, stream.device};
+  set_zero(bad.data, bad.bytes(), stream);
+  cuda::mark_not_finite(x, bad, stream);
+  return read_back<int32_t>(bad.data, stream) == 0;
 }
 
 }  // namespace baton::cuda

@@ -189,10 +189,16 @@ TYPED_TEST(Elementwise, AllFiniteSeesEveryElement) {
         const T kept = p[i];
         p[i] = bad;
         EXPECT_FALSE(all_finite(x, Stream{})) << i << " of " << n << ": " << bad;
+        const OwnedTensor mark({1}, DType::kInt32);
+        mark_not_finite(x, mark, Stream{});
+        EXPECT_EQ(*mark.tensor.as<int32_t>(), 1);
         p[i] = kept;
       }
   }
   EXPECT_TRUE(all_finite(OwnedTensor({0}, dtype_of<T>()), Stream{}));
+  const OwnedTensor mark = int_tensor<int32_t>({1}, {7});
+  mark_not_finite(random_tensor<T>({9001}, 1), mark, Stream{});
+  EXPECT_EQ(*mark.tensor.as<int32_t>(), 7);
 }
 
 TYPED_TEST(Elementwise, SameBitsOnAnyThreads) {
