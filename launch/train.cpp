@@ -12,6 +12,7 @@
 #include "model/schedule.h"
 #include "model/state_dump.h"
 #include "runtime/log.h"
+#include "runtime/profiler.h"
 #include "runtime/stop_request.h"
 
 namespace baton {
@@ -56,6 +57,7 @@ class TrainingRun {
   void load();
   void save();
   bool evaluate();
+  void profile(bool wanted);
   std::unique_ptr<StateDump> make_dump(int64_t step) const;
   void report(const StepResult& step, double step_s);
   std::string checkpoint_dir() const { return checkpoints_dir(config_) + "/" + checkpoint_name(state_.step); }
@@ -70,6 +72,7 @@ class TrainingRun {
   RunState state_;
   double peak_flops_ = 0, val_loss_ = NAN;
   int64_t saved_step_ = -1;
+  bool profiled_ = false;
   std::unique_ptr<MetricsWriter> metrics_;
   ConsoleLine console_;
   Clock::time_point started_ = Clock::now();
@@ -117,6 +120,7 @@ void TrainingRun::load() {
 
 void TrainingRun::save() {
   if (saved_step_ == state_.step) return;
+  const ProfilerRange range("checkpoint");
   const std::string dir = checkpoint_dir();
   const std::vector<NamedTensor> tensors = trainer_.tensors();
   Group& world = job_.world;
@@ -139,10 +143,20 @@ void TrainingRun::save() {
 }
 
 bool TrainingRun::evaluate() {
+  const ProfilerRange range("validation");
   const EvalResult r =
       trainer_.evaluate(*job_.val, [&] { return stop_requested(job_.world, config_.run.grace) != Stop::kNo; });
   if (!r.abandoned) val_loss_ = r.loss;
   return !r.abandoned;
+}
+
+/// Between steps: has the CUDA profiler record what follows, or not.
+void TrainingRun::profile(bool wanted) {
+  const Stream& stream = job_.ranks.stream;
+  if (wanted == profiled_ || stream.device.type == DeviceType::kCpu) return;
+  synchronize(stream);
+  wanted ? cuda::start_profiler() : cuda::stop_profiler();
+  profiled_ = wanted;
 }
 
 std::unique_ptr<StateDump> TrainingRun::make_dump(int64_t step) const {
@@ -184,8 +198,10 @@ void TrainingRun::report(const StepResult& step, double step_s) {
 ExitCode TrainingRun::run() {
   Stop stop = Stop::kNo;
   const ShouldAbandon should_abandon = [&] { return stop_requested(job_.world, config_.run.grace) == Stop::kNow; };
+  const StepRange profiled = parse_step_range("run.profile", config_.run.profile);
   started_ = Clock::now();
   while (state_.step < config_.train.steps && stop == Stop::kNo) {
+    profile(profiled.contains(state_.step + 1));
     const auto start = Clock::now();
     const auto dump = make_dump(state_.step + 1);
     const StepResult step = trainer_.train_step(*job_.train, state_.step + 1, state_.samples, should_abandon,
@@ -206,6 +222,7 @@ ExitCode TrainingRun::run() {
     if (stop == Stop::kNo && due(config_.checkpoint.every)) save();
     if (stop == Stop::kNo) stop = stop_requested(job_.world, config_.run.grace);
   }
+  profile(false);
   save();
   const int64_t handed_on = all_reduce(job_.world, trainer_.scan().sent_bytes(), ReduceOp::kSum);
   const int64_t wrapped = all_reduce(job_.world, trainer_.scan().wrapped_bytes(), ReduceOp::kSum);

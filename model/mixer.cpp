@@ -1,5 +1,7 @@
 #include "model/mixer.h"
 
+#include "runtime/profiler.h"
+
 namespace baton {
 
 Tensor token_rows(const Tensor& x) {
@@ -27,9 +29,12 @@ void Mixer::output(const LayerActivations& a, const Scratch& s, const Stream& st
 
 void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& batch, const StatePass& pass,
                     const Stream& stream) const {
+  ProfilerRange phase("project");
   project(a, s, batch, stream);
+  phase.next("carry");
   const AttentionInputs in = inputs(a, batch);
   carry_forward(in, s.chunks, stream);
+  phase.next("hand-over");
   const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
     advance_forward(in, s.chunks, entering, leaving, stream);
   };
@@ -40,6 +45,7 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
   linear_forward(a.y1, gate_.value, a.r, stream);  // independent of the state: runs while it travels
   if (gate_bias_.defined()) add_bias(a.r, gate_bias_.value, stream);
   if (pass.scan) pass.scan->finish(stream);
+  phase.next("output");
   output_forward(in, s.chunks, a.o, stream);
   output(a, s, stream);
   matmul(s.gated, Trans::kNo, out_.value, Trans::kYes, a.x_mid, 1.0, stream);
@@ -47,6 +53,7 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
 
 void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& batch, const Tensor& h0,
                      const StatePass& dpass, const Probe& probe, const Stream& stream) const {
+  ProfilerRange phase("output");
   output(a, s, stream);
   const Tensor dresidual = as_operand(s.dres, s.dres_operand, stream);
   linear_dx(dresidual, out_.value, s.dgated, 0.0, stream);
@@ -55,10 +62,12 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   const Tensor rows = norm_rows(a.o), dout = s.normed.view(a.o.shape);  // normed is not needed any more
   norm_.backward(rows, a.stats_o, s.dgated.view(rows.shape), dout.view(rows.shape), 0.0, stream);
 
+  phase.next("carry");
   const AttentionInputs in = inputs(a, batch);
   carry_forward(in, s.chunks, stream);
   advance_forward(in, s.chunks, h0, s.leaving, stream);
   carry_backward(in, s.chunks, dout, s.dchunks, stream);
+  phase.next("hand-over");
   const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
     advance_backward(in, s.chunks, s.dchunks, entering, leaving, stream);
   };
@@ -67,8 +76,10 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   if (gate_bias_.defined()) bias_gradient(s.dr, gate_bias_.gradient, stream);
   linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);
   dpass.scan->finish(stream);
+  phase.next("gradients");
   attention_gradients(in, s.chunks, s.dchunks, dout, {s.dq, s.dk, s.dv, s.dgk, s.dgv}, stream);
   if (probe) probe({layer_, batch.range, in, s.chunks, s.dchunks, dout});
+  phase.next("project");
   project_backward(a, s, batch, stream);
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
+#include "runtime/profiler.h"
 
 namespace baton {
 namespace {
@@ -80,16 +81,20 @@ void Model::forward(const Batch& batch, StateScan* scan, const States& entering,
   const int64_t B = batch.tokens.dim(0), T = batch.tokens.dim(1);
   CHECK(B == max_B_ && T <= max_T_, "a shard of {} x {} tokens does not fit a model made for {} x {}", B, T, max_B_,
         max_T_);
+  const ProfilerRange whole("forward");
   num_rows_ = B * T;
   for (Layer& layer : layers_) layer.act = cut(layer.capacity, layer.dims, B, T);
   embedding_forward(batch.tokens.view({num_rows_}), embedding_.value, embedding_scale_, layers_[0].act.x, stream);
   for (size_t l = 0; l < layers_.size(); ++l) {
+    const ProfilerRange range("layer", static_cast<int64_t>(l));
+    ProfilerRange phase("mixer");
     const Layer& layer = layers_[l];
     const LayerActivations& a = layer.act;
     const Scratch s = cut(scratch_, layer.dims, B, T);
     layer.mixer_norm.forward(a.x, a.y1, a.stats1, stream);
     copy(a.x, a.x_mid, stream);
     layer.mixer->forward(a, s, batch, {scan, entering[l], leaving[l]}, stream);
+    phase.next("feed-forward");
     layer.ffn_norm.forward(a.x_mid, a.y2, a.stats2, stream);
     const Tensor x_out = l + 1 < layers_.size() ? layers_[l + 1].act.x : x_final_.rows(0, num_rows_);
     copy(a.x_mid, x_out, stream);
@@ -104,6 +109,7 @@ void Model::logits(int64_t first, int64_t count, const Tensor& out, const Stream
 }
 
 double Model::head_loss(const Batch& batch, double gradient_scale, bool with_gradient, const Stream& stream) {
+  const ProfilerRange whole("head");
   const Tensor targets = batch.targets.view({num_rows_});
   double sum = 0;
   for (int64_t first = 0; first < num_rows_; first += kHeadRows) {
@@ -127,14 +133,18 @@ void Model::backward(const Batch& batch, StateScan& scan, const States& entering
                      const States& dstates_out, GradientReduction* reduction, const Probe& probe,
                      const Stream& stream) {
   const int64_t B = batch.tokens.dim(0), T = batch.tokens.dim(1), N = num_rows_;
+  const ProfilerRange whole("backward");
   const Tensor dres = scratch_.dres.rows(0, N), dy = scratch_.dy.rows(0, N);
   final_norm_->backward(x_final_.rows(0, N), stats_final_.rows(0, N), dy, dres, 0.0, stream);
   for (size_t l = layers_.size(); l-- > 0;) {
+    const ProfilerRange range("layer", static_cast<int64_t>(l));
+    ProfilerRange phase("feed-forward");
     const Layer& layer = layers_[l];
     const LayerActivations& a = layer.act;
     const Scratch s = cut(scratch_, layer.dims, B, T);
     layer.ffn.backward(a, s, stream);
     layer.ffn_norm.backward(a.x_mid, a.stats2, s.dy, dres, 1.0, stream);
+    phase.next("mixer");
     layer.mixer->backward(a, s, batch, entering[l], {&scan, dstates_in[l], dstates_out[l]}, probe, stream);
     layer.mixer_norm.backward(a.x, a.stats1, s.dy, dres, 1.0, stream);
     if (reduction) reduction->final_from(layer.first_element, stream);

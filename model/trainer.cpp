@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise.h"
+#include "runtime/profiler.h"
 
 namespace baton {
 namespace {
@@ -59,6 +60,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const Stream& stream = stream_;
   const int64_t batch = config_.train.batch, T = config_.data.seq_len, dp = ranks_.topology.dp_size();
   const Tensor& gradients = model_->parameters().gradients;
+  const ProfilerRange whole("step", step);
   // Scaled by the tokens there are at most; the exact divisor, known after the pass, is applied with the clipping.
   const double nominal_tokens = static_cast<double>(batch) * static_cast<double>(T);
   const int64_t num_micro = batch / (dp * micro_batch_);
@@ -81,6 +83,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;
   }
+  ProfilerRange phase("reduce gradients");
   reduction_->finish();
   require_finite(total.loss_sum, true, fmt::format("step {}", step));
   StepResult result;
@@ -90,6 +93,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const double rescale = nominal_tokens / counted;
   result.grad_norm = std::sqrt(sum_of_squares(gradients, stream)) * rescale;
   require_finite_sum(result.grad_norm, step);
+  phase.next("optimizer");
   const double clip = config_.train.clip;
   const double clipping = clip > 0 && result.grad_norm > clip ? clip / result.grad_norm : 1.0;
   optimizer_->step(config_.train, step, rescale * clipping, stream);

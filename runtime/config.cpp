@@ -152,4 +152,14 @@ std::vector<int64_t> parse_index_list(const std::string& key, const std::string&
   return {indices.begin(), indices.end()};
 }
 
+StepRange parse_step_range(const std::string& key, const std::string& text) {
+  StepRange steps;
+  if (text == "none") return steps;
+  const size_t colon = text.find(':');
+  CHECK_INPUT(colon != std::string::npos && read_number(text.substr(0, colon), steps.first) &&
+                  read_number(text.substr(colon + 1), steps.last) && steps.first >= 1 && steps.last >= steps.first,
+              "{} = {}: must be none or first:last, two steps such as 10:12", key, text);
+  return steps;
+}
+
 }  // namespace baton

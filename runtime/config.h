@@ -8,7 +8,7 @@
 namespace baton {
 
 struct RunConfig {
-  std::string dir, device = "auto", dtype = "float32";
+  std::string dir, device = "auto", dtype = "float32", profile = "none";
   int64_t seed = 1, threads = 0, log_every = 1;
   double grace = 60, peak_tflops = 0;
 };
@@ -105,5 +105,12 @@ std::string nearest_name(const std::string& wrong, const std::vector<std::string
 
 /// Comma-separated indices below `count`, or "all" or "none". Throws an input error naming `key`.
 std::vector<int64_t> parse_index_list(const std::string& key, const std::string& text, int64_t count);
+
+/// Steps "first:last", counted from 1, or "none". Throws an input error naming `key`.
+struct StepRange {
+  int64_t first = 0, last = -1;
+  bool contains(int64_t step) const { return step >= first && step <= last; }
+};
+StepRange parse_step_range(const std::string& key, const std::string& text);
 
 }  // namespace baton

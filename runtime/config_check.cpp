@@ -53,6 +53,7 @@ void check_run(const RunConfig& r) {
   check_range("run.log_every", r.log_every, 1, kMaxInt);
   check_real("run.grace", r.grace, 0, kMaxReal);
   check_real("run.peak_tflops", r.peak_tflops, 0, kMaxReal);
+  parse_step_range("run.profile", r.profile);
 }
 
 /// expand * width must be a whole number of dims of every head.

@@ -17,6 +17,7 @@ void for_each_key(C& c, F&& f) {
   f("run.log_every", c.run.log_every, "steps between console lines");
   f("run.grace", c.run.grace, "seconds after a stop request before the step under way is dropped");
   f("run.peak_tflops", c.run.peak_tflops, "peak of one rank, for MFU; 0: measured at start by a matrix product");
+  f("run.profile", c.run.profile, "steps first:last that a CUDA profiler records, or none");
   f("model.family", c.model.family, "gla or tnl (TransNormerLLM)");
   f("model.mixer", c.model.mixer, "gate kind of the GLA block: none, fixed, scalar, vector or bilinear");
   f("model.layers", c.model.layers, "number of layers");

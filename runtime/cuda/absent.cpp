@@ -1,5 +1,6 @@
 // A build without the CUDA backend: there are no devices, and whatever needs one says so.
 #include "runtime/cuda.h"
+#include "runtime/profiler.h"
 
 namespace baton::cuda {
 namespace {
@@ -28,5 +29,16 @@ bool Event::done() const { absent(); }
 void synchronize(const Stream&) { absent(); }
 void synchronize_device(int) { absent(); }
 void set_watch(Watch) { absent(); }
+void start_profiler() { absent(); }
+void stop_profiler() { absent(); }
 
 }  // namespace baton::cuda
+
+namespace baton {
+
+ProfilerRange::ProfilerRange(const char*) {}
+ProfilerRange::ProfilerRange(const char*, int64_t) {}
+ProfilerRange::~ProfilerRange() = default;
+void ProfilerRange::next(const char*) {}
+
+}  // namespace baton

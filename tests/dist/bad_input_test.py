@@ -62,8 +62,8 @@ class BadInput(driver.Test):
     def test_values(self):
         for key, value, *words in (
                 ("train.steps", "ten", "integer"), ("train.steps", -1, "0"), ("train.lr", -1, "least 0"),
-                ("run.dtype", "float16", "float32"), ("run.device", "gpu", "cuda"), ("model.layers", 0, "1"),
-                ("model.family", "gpt", "gla"), ("train.window", 200, "data.seq_len = 96"),
+                ("run.dtype", "float16", "float32"), ("run.device", "gpu", "cuda"), ("run.profile", "3:2", "first:last"),
+                ("model.layers", 0, "1"), ("model.family", "gpt", "gla"), ("train.window", 200, "data.seq_len = 96"),
                 ("dump.what", "foo", "state"), ("parallel.scan", "ring", "chain"), ("eval.by_position", "yes", "true")):
             self.refuse_keys({key: value}, f"{key} = {value}", *words)
 

@@ -75,6 +75,12 @@ class Program(driver.Test):
                           if name.startswith("param/"))
             self.assertEqual(total, counted)
 
+    def test_profile_changes_nothing(self):
+        plain = self.train(2, "plain", train__steps=4)
+        profiled = self.train(2, "profiled", train__steps=4, run__profile="2:3")
+        self.assertEqual(driver.losses(plain), driver.losses(profiled))
+        self.assert_same_tensors(self.checkpoints("plain")[-1], self.checkpoints("profiled")[-1])
+
     def test_v13_bytes_handed_on(self):
         """What a run sends is what its plan says, and the same however long the sequence is."""
         ranks, layers, steps = 4, 2, 3

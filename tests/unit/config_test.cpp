@@ -33,6 +33,8 @@ TEST(Config, RefusesEveryBadValueByItsKey) {
       {"run.threads = -2: ", [](Config& c) { c.run.threads = -2; }},
       {"run.log_every = 0: ", [](Config& c) { c.run.log_every = 0; }},
       {"run.grace = -1: ", [](Config& c) { c.run.grace = -1; }},
+      {"run.profile = 5: ", [](Config& c) { c.run.profile = "5"; }},
+      {"run.profile = 5:4: must be none or first:last", [](Config& c) { c.run.profile = "5:4"; }},
       {"model.family = gpt: ", [](Config& c) { c.model.family = "gpt"; }},
       {"model.mixer = conv: ", [](Config& c) { c.model.mixer = "conv"; }},
       {"model.mixer = bilinear: ", [](Config& c) { c.model.family = "tnl", c.model.mixer = "bilinear"; }},
@@ -130,6 +132,16 @@ TEST(Config, IndexLists) {
   EXPECT_THAT(parse_index_list("k", "2,0,2", 3), ElementsAre(0, 2));
   for (const char* text : {"", "3", "-1", "0,", ",0", "0;1", "a"})
     EXPECT_THAT(input_error([&] { parse_index_list("dump.layers", text, 3); }), HasSubstr("from 0 to 2")) << text;
+}
+
+TEST(Config, StepRanges) {
+  const StepRange steps = parse_step_range("k", "9:10");
+  for (int64_t step : {8, 9, 10, 11}) EXPECT_EQ(steps.contains(step), step == 9 || step == 10) << step;
+  EXPECT_TRUE(parse_step_range("k", "3:3").contains(3));
+  for (int64_t step : {-1, 0, 1}) EXPECT_FALSE(parse_step_range("k", "none").contains(step));
+  for (const char* text : {"", ":", "1:", ":2", "0:1", "-1:2", "2:1", "1:2:3", "1-2", "1: 2", "a:b"})
+    EXPECT_THAT(input_error([&] { parse_step_range("run.profile", text); }), HasSubstr("must be none or first:last"))
+        << text;
 }
 
 TEST(Config, DifferencesNameKeyAndBothValues) {

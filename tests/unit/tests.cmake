@@ -16,6 +16,9 @@ baton_test(unit error_test baton_runtime)
 baton_test(unit schedule_test baton_model)
 baton_test(unit tokens_test baton_launch)
 baton_test(unit bench_test baton_launch GTest::gmock)
+if(BATON_HAS_CUDA)
+  baton_test(unit profiler_test baton_runtime GTest::gmock)
+endif()
 
 # Checks of the sources themselves.
 add_test(NAME unit/include_directions
