@@ -60,7 +60,7 @@ const std::vector<CommandSpec>& commands() {
        "[--config FILE] [--SECTION.KEY VALUE]...",
        "parameters, memory and bytes sent, without allocating",
        true,
-       "run model data train parallel",
+       "run model data train parallel plan",
        0,
        {}},
       {"replay",

@@ -105,13 +105,6 @@ RunState load_checkpoint(const std::string& key, const std::string& dir, const J
   return state;
 }
 
-std::string memory_table(const Arena& arena) {
-  std::string text = fmt::format("{:<24}{:>14}\n", "memory a rank", "bytes");
-  for (const auto& [group, bytes] : arena.bytes_by_group())
-    text += fmt::format("  {:<22}{:>14}  {}\n", group, bytes, format_bytes(bytes));
-  return text + fmt::format("  {:<22}{:>14}  {}\n", "total", arena.used_bytes(), format_bytes(arena.used_bytes()));
-}
-
 std::string parameter_table(const ParameterTable& table) {
   std::string text = fmt::format("{:<58}{:<16}{:>12}\n", "parameter", "shape", "elements");
   for (const ParameterRow& row : table.rows())

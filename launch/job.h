@@ -47,8 +47,7 @@ ExitCode run_eval(Job& job);
 ExitCode run_sample(Job& job);
 ExitCode run_plan(Job& job);
 
-/// The memory table by group, and the parameter table, as text.
-std::string memory_table(const Arena& arena);
+/// The parameter table as text.
 std::string parameter_table(const ParameterTable& table);
 
 }  // namespace baton

@@ -2,10 +2,38 @@
 //
 //   baton plan --config configs/gla-1.3b.cfg
 //   baton plan --config configs/gla-1.3b.cfg --parallel.sp 8 --data.seq_len 1048576 --train.window 131072
+//   baton plan --config configs/gla-1.3b.cfg --run.dtype bfloat16 --train.micro_batch 1 --plan.memory 80
 #include "launch/job.h"
+#include "launch/memory_plan.h"
+#include "runtime/cuda.h"
 #include "runtime/log.h"
 
 namespace baton {
+namespace {
+
+/// Bytes of one GPU, as asked for or as found; 0 where neither is known.
+int64_t gpu_bytes(double gib) {
+  if (gib > 0) return static_cast<int64_t>(gib * (1 << 30));
+  return cuda::num_devices() > 0 ? cuda::device_memory(0).total : 0;
+}
+
+void print_largest_window(const Job& job, const MemoryRows& beside) {
+  const int64_t limit = gpu_bytes(job.config.plan.memory);
+  if (limit == 0) return;
+  const int64_t largest = largest_window(job.config.data.seq_len, limit, [&](int64_t window, int64_t T_total) {
+    Config c = job.config;
+    c.train.window = window;
+    c.data.seq_len = T_total;
+    return Trainer(c, Trainer::Purpose::kTrain, job.ranks, true).arena().used_bytes() + total_bytes(beside);
+  });
+  fmt::print("with {} a GPU: ", format_bytes(limit));
+  if (largest == 0)
+    fmt::print("no window fits\n");
+  else
+    fmt::print("windows of up to {} tokens (train.window)\n", largest);
+}
+
+}  // namespace
 
 ExitCode run_plan(Job& job) {
   const Config& c = job.config;
@@ -15,7 +43,12 @@ ExitCode run_plan(Job& job) {
   });
   const Trainer trainer(c, Trainer::Purpose::kTrain, job.ranks, true);
   if (!job.root()) return ExitCode::kDone;
-  fmt::print("{}\n{}\n", parameter_table(const_cast<Trainer&>(trainer).model().table()), memory_table(trainer.arena()));
+  const bool may_use_gpu = c.run.device != "cpu" && c.run.dtype != "float64";
+  const MemoryRows beside = may_use_gpu ? beside_arena(job.ranks.topology) : MemoryRows{};
+  fmt::print("{}\n{}", parameter_table(const_cast<Trainer&>(trainer).model().table()),
+             memory_table(trainer.arena(), beside));
+  if (may_use_gpu) print_largest_window(job, beside);
+  fmt::print("\n");
   const int64_t sp = job.ranks.topology.sp_size, dp = job.ranks.topology.dp_size();
   const int64_t micro = c.train.micro_batch > 0 ? c.train.micro_batch : c.train.batch / dp;
   const int64_t window = std::min(c.train.window > 0 ? c.train.window : c.data.seq_len, c.data.seq_len);

@@ -8,6 +8,7 @@
 
 #include "comm/nccl.h"
 #include "launch/job.h"
+#include "launch/memory_plan.h"
 #include "launch/run_directory.h"
 #include "model/schedule.h"
 #include "model/state_dump.h"
@@ -47,6 +48,13 @@ double peak_flops(const Job& job) {
   return all_reduce(job.world, flops, ReduceOp::kSum);
 }
 
+/// Highest memory of this process on the CPU; on a GPU what is in use of the device, which no step changes.
+int64_t memory_in_use(const Device& device) {
+  if (device.type == DeviceType::kCpu) return peak_memory_bytes();
+  const cuda::DeviceMemory memory = cuda::device_memory(device.index);
+  return memory.total - memory.free;
+}
+
 /// One training run: the trainer and what surrounds its steps.
 class TrainingRun {
  public:
@@ -61,16 +69,20 @@ class TrainingRun {
   std::unique_ptr<StateDump> make_dump(int64_t step) const;
   void report(const StepResult& step, double step_s);
   std::string checkpoint_dir() const { return checkpoints_dir(config_) + "/" + checkpoint_name(state_.step); }
+  bool on_gpu() const { return job_.ranks.stream.device.type == DeviceType::kCuda; }
   bool due(int64_t every) const {
     return (every > 0 && state_.step % every == 0) || state_.step == config_.train.steps;
   }
 
   Job& job_;
   const Config& config_;
+  MemoryRows beside_arena_;
+  double peak_flops_;  // measured while the trainer's memory is not taken yet
   Trainer trainer_;
   AbortOnUnwind abort_;
   RunState state_;
-  double peak_flops_ = 0, val_loss_ = NAN;
+  double val_loss_ = NAN;
+  int64_t mem_bytes_ = 0;
   int64_t saved_step_ = -1;
   bool profiled_ = false;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -80,16 +92,19 @@ class TrainingRun {
 };
 
 TrainingRun::TrainingRun(Job& job)
-    : job_(job), config_(job.config), trainer_(job.config, Trainer::Purpose::kTrain, job.ranks, false) {
+    : job_(job),
+      config_(job.config),
+      beside_arena_(on_gpu() ? beside_arena(job.ranks.topology) : MemoryRows{}),
+      peak_flops_(peak_flops(job)),
+      trainer_(job.config, Trainer::Purpose::kTrain, job.ranks, false) {
   load();  // first, as a run that is refused leaves run.dir as it was
   prepare_run_directory(config_, job.world);
   first_step_ = state_.step;
-  peak_flops_ = peak_flops(job);
   together(job.world, [&] {
     if (job.root()) metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
   });
   if (!job.root()) return;
-  fmt::print("{}\n{}", to_ini(config_), memory_table(trainer_.arena()));
+  fmt::print("{}\n{}", to_ini(config_), memory_table(trainer_.arena(), beside_arena_));
   fmt::print("{} parameters, {} ranks (dp {} x sp {}), {} steps from {}, {} tokens a step\n",
              trainer_.model().table().num_parameters(), job.world.size(), job.ranks.topology.dp_size(),
              job.ranks.topology.sp_size, config_.train.steps, state_.step + 1,
@@ -168,9 +183,7 @@ std::unique_ptr<StateDump> TrainingRun::make_dump(int64_t step) const {
 }
 
 void TrainingRun::report(const StepResult& step, double step_s) {
-  const bool on_cpu = job_.ranks.stream.device.type == DeviceType::kCpu;
-  const double mem = static_cast<double>(on_cpu ? peak_memory_bytes() : trainer_.arena().used_bytes());
-  const auto mem_bytes = static_cast<int64_t>(all_reduce(job_.world, mem, ReduceOp::kMax));
+  mem_bytes_ = all_reduce(job_.world, memory_in_use(job_.ranks.stream.device), ReduceOp::kMax);
   if (!job_.root()) return;
   StepMetrics m;
   m.step = state_.step;
@@ -183,14 +196,14 @@ void TrainingRun::report(const StepResult& step, double step_s) {
   m.tokens_per_s_per_rank = m.tokens_per_s / job_.world.size();
   m.mfu = m.tokens_per_s * trainer_.flops_per_token() / peak_flops_;
   m.step_s = step_s;
-  m.mem_bytes = mem_bytes;
+  m.mem_bytes = mem_bytes_;
   metrics_->write(m);
   if (state_.step % std::max<int64_t>(config_.run.log_every, 1) != 0 && state_.step != config_.train.steps) return;
   const double mean_s = seconds_since(started_) / static_cast<double>(state_.step - first_step_);
   std::string line = fmt::format(
       "step {}/{} loss {:.4f} lr {:.2e} norm {:.2f} | {:.0f} tokens/s, {:.0f} a rank, MFU {:.1f}% | {} | ETA {}",
       m.step, config_.train.steps, m.loss, m.lr, m.grad_norm, m.tokens_per_s, m.tokens_per_s_per_rank, 100 * m.mfu,
-      format_bytes(mem_bytes), format_seconds(mean_s * static_cast<double>(config_.train.steps - state_.step)));
+      format_bytes(mem_bytes_), format_seconds(mean_s * static_cast<double>(config_.train.steps - state_.step)));
   if (!std::isnan(val_loss_)) line += fmt::format(" | val {:.4f}", val_loss_);
   console_.show(line);
 }
@@ -229,6 +242,9 @@ ExitCode TrainingRun::run() {
   if (!job_.root()) return stop == Stop::kNo ? ExitCode::kDone : ExitCode::kStopped;
   console_.end();
   fmt::print("states handed on: {} bytes between ranks, {} bytes between windows\n", handed_on, wrapped);
+  if (on_gpu())
+    fmt::print("memory of a GPU: {} in use, {} planned\n", format_bytes(mem_bytes_),
+               format_bytes(trainer_.arena().used_bytes() + total_bytes(beside_arena_)));
   if (stop != Stop::kNo) {
     fmt::print("stopped on request after step {}; checkpoint {}\n", state_.step, newest_checkpoint(config_));
     return ExitCode::kStopped;

@@ -16,8 +16,8 @@ namespace baton {
 
 class GradientReduction {
  public:
-  /// A sum over GPUs costs tens of microseconds whatever its size; moving 32 MiB takes 170 at 200 GB/s. Smaller buckets
-  /// would mostly wait, larger ones begin later and leave more for the end, which nothing hides.
+  /// Two H200 over NVLink move 4 MiB at 150 GB/s, 16 MiB at 236 and 256 MiB at 353 (2026-11): smaller buckets would
+  /// waste the link, larger ones begin later and leave more for the end, which nothing hides.
   static constexpr int64_t kBucketBytes = int64_t{32} << 20;
 
   /// max_buckets: calls of final_from in a step.

@@ -58,6 +58,10 @@ struct DumpConfig {
   std::string what = "state,dstate,gate", layers = "all";
 };
 
+struct PlanConfig {
+  double memory = 0;  // GiB
+};
+
 struct SampleConfig {
   std::string prompt;
   int64_t tokens = 256, top_k = 0, seed = 1;
@@ -73,6 +77,7 @@ struct Config {
   ParallelConfig parallel;
   CheckpointConfig checkpoint;
   DumpConfig dump;
+  PlanConfig plan;
   SampleConfig sample;
 };
 

@@ -138,6 +138,7 @@ void check_rest(const Config& c) {
             "be a list of state, dstate and gate");
     begin = end + 1;
   }
+  check_real("plan.memory", c.plan.memory, 0, 1 << 20);
   check_range("sample.tokens", c.sample.tokens, 0, kMaxTokens);
   check_range("sample.top_k", c.sample.top_k, 0, kMaxInt);
   check_range("sample.seed", c.sample.seed, 0, kMaxInt);

@@ -72,6 +72,7 @@ void for_each_key(C& c, F&& f) {
   f("dump.what", c.dump.what, "of state, dstate, gate");
   f("dump.layers", c.dump.layers, "all or a list such as 0,3");
   f("dump.grid", c.dump.grid, "global positions dumped: multiples of this");
+  f("plan.memory", c.plan.memory, "GiB of one GPU, for the largest window; 0: those of the device, where there is one");
   f("sample.prompt", c.sample.prompt, "text to continue");
   f("sample.tokens", c.sample.tokens, "tokens to sample");
   f("sample.temperature", c.sample.temperature, "softmax temperature; 0: the likeliest token");

@@ -60,6 +60,23 @@ class Program(driver.Test):
             self.assertIn("8 ranks (dp 1 x sp 8)", self.plan(8, config))
             self.assertLess(time.monotonic() - start, 10)
 
+    def test_plan_of_the_largest_window(self):
+        config = driver.SOURCE / "configs" / "gla-1.3b.cfg"
+        args = ["--run.dtype", "bfloat16", "--train.micro_batch", 1, "--plan.memory", 80]
+
+        def gpu_bytes(*more):
+            return int(re.search(r"total on a GPU +(\d+) ", self.plan(1, config, *args, *more))[1])
+
+        for seq_len in (2048, 1 << 20):  # in one window and in many
+            text = self.plan(1, config, *args, "--data.seq_len", seq_len)
+            window = int(re.search(r"with 80.0 GiB a GPU: windows of up to (\d+) tokens", text)[1])
+            self.assertEqual(window > seq_len, seq_len == 2048)
+            for tokens in (window, window + 1):
+                used = gpu_bytes("--data.seq_len", max(seq_len, tokens), "--train.window", tokens)
+                self.assertEqual(used <= 80 << 30, tokens == window)
+        self.assertIn("with 8.0 GiB a GPU: no window fits", self.plan(1, config, *args[:-1], 8))
+        self.assertNotIn("GPU", self.plan(1, config, "--run.device", "cpu"))
+
     def test_plan_equals_the_run(self):
         """Memory by group and parameters of a plan are those that the run prints."""
         for family in ("gla", "tnl"):
