@@ -52,7 +52,8 @@ endif()
 
 # The whole program under mpirun on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
 find_program(BATON_PYTHON python3 HINTS /usr/bin)  # the system's python3 is the one with h5py
-foreach(name replay_dist_test resume_test layouts_test bad_input_test not_finite_test stop_test program_test)
+foreach(name replay_dist_test resume_test layouts_test bad_input_test not_finite_test stop_test program_test
+    convert_test)
   add_test(NAME dist/${name} COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/dist/${name}.py
            $<TARGET_FILE:baton> ${CMAKE_SOURCE_DIR} ${BATON_MPIRUN})
   set_tests_properties(dist/${name} PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 600)
