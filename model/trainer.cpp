@@ -1,5 +1,6 @@
 #include "model/trainer.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -144,8 +145,7 @@ EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_ab
   const int64_t T = config_.eval.seq_len > 0 ? config_.eval.seq_len : config_.data.seq_len;
   const int64_t dp = ranks_.topology.dp_size();
   const int64_t num_samples = std::clamp<int64_t>(config_.eval.tokens / T, 1, data.num_samples(T));
-  OwnedTensor sums({64, 2}, DType::kFloat64);  // by bucket of position: loss, count
-  double* bucket = sums.tensor.as<double>();
+  std::array<double, 2 * 64> bucket{};  // by bucket of position: loss, count
   const auto on_window = [&](Range range, const Batch& batch, const Tensor& losses) {
     for (int64_t i = 0; i < losses.numel(); ++i) {
       if (batch.targets.as<int32_t>()[i] < 0) continue;
@@ -175,7 +175,7 @@ EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_ab
   double loss = 0, count = 0;
   for (int b = 0; b < 64; ++b) loss += bucket[2 * b];
   require_finite(loss, false, "validation");
-  ranks_.world->all_reduce(sums, ReduceOp::kSum, Stream{});
+  ranks_.world->all_reduce({bucket.data(), {2 * 64}, DType::kFloat64, {}}, ReduceOp::kSum, Stream{});
   EvalResult result;
   loss = 0;
   for (int b = 0; b < static_cast<int>(std::bit_width(static_cast<uint64_t>(T))); ++b) {

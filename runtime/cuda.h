@@ -24,7 +24,7 @@ void set_device(int index);
 
 void* allocate(int64_t bytes, int index);
 void release(void* data) noexcept;
-/// Number of allocate() calls so far, so that a test can show that none is made after step 0.
+/// Number of allocate() calls so far.
 int64_t num_allocations();
 /// Scratch of a stream: kWorkspaceBytes, allocated when the stream first asks for it and kept. What is in it holds only
 /// until the next operation on the stream.

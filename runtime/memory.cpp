@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -16,6 +17,8 @@ constexpr int64_t kAlignment = 256;
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
+std::atomic<int64_t> host_allocations{0};
+
 int64_t align_up(int64_t bytes, int64_t to = kAlignment) { return (bytes + to - 1) / to * to; }
 
 /// Large pieces ask for huge pages: with small ones the operator spends its time on address translation once its
@@ -25,6 +28,7 @@ void* allocate_host(int64_t bytes) {
   const auto whole = static_cast<size_t>(align_up(bytes, alignment));
   void* data = std::aligned_alloc(static_cast<size_t>(alignment), whole);
   CHECK(data != nullptr, "cannot allocate {} bytes of host memory", bytes);
+  ++host_allocations;
   if (alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);  // advice: may be refused
   return data;
 }
@@ -34,6 +38,8 @@ void* allocate_host(int64_t bytes) {
 void synchronize(const Stream& stream) {
   if (stream.device.type == DeviceType::kCuda) cuda::synchronize(stream);
 }
+
+int64_t num_allocations() { return host_allocations + cuda::num_allocations(); }
 
 Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;

@@ -29,6 +29,9 @@ class Buffer {
   Device device_;
 };
 
+/// Pieces of memory taken so far by this process, on the host (a Buffer) and on devices: a step takes none.
+int64_t num_allocations();
+
 /// A tensor with its own memory, for tests, tools and small things outside the arena.
 struct OwnedTensor {
   OwnedTensor() = default;

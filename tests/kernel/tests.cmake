@@ -13,10 +13,11 @@ endforeach()
 target_link_libraries(matmul_test PRIVATE OpenBLAS::OpenBLAS)
 
 # Tests of the CUDA backend: label gpu, skipped where there is no device.
-# baton_gpu_test(NAME LIBRARIES...): one executable from kernel/NAME.cpp and the main of kernel/cuda_main.cpp.
+# baton_gpu_test(FOLDER/NAME LIBRARIES...): one executable NAME from that file and the main of kernel/cuda_main.cpp.
 if(BATON_HAS_CUDA)
-  function(baton_gpu_test name)
-    add_executable(${name} kernel/${name}.cpp kernel/cuda_main.cpp)
+  function(baton_gpu_test path)
+    get_filename_component(name ${path} NAME)
+    add_executable(${name} ${path}.cpp kernel/cuda_main.cpp)
     target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest)
     target_link_options(${name} PRIVATE -Wl,--as-needed)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -24,10 +25,10 @@ if(BATON_HAS_CUDA)
     set_tests_properties(gpu/${name} PROPERTIES LABELS gpu TIMEOUT 600 SKIP_RETURN_CODE 77)
   endfunction()
 
-  baton_gpu_test(cuda_ops_test baton_kernels)
+  baton_gpu_test(kernel/cuda_ops_test baton_kernels)
   target_sources(cuda_ops_test PRIVATE kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
     kernel/cuda_matmul_test.cpp kernel/cuda_norm_test.cpp)
-  baton_gpu_test(cuda_linear_attention_test baton_reference)
+  baton_gpu_test(kernel/cuda_linear_attention_test baton_reference)
   target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp)
   target_compile_definitions(cuda_linear_attention_test PRIVATE BATON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 

@@ -55,6 +55,14 @@ TEST(ArenaTest, AnEmptyLayoutDoesNotMeasureAgain) {
   EXPECT_FALSE(arena.measuring());
 }
 
+TEST(NumAllocations, CountsBuffers) {
+  const int64_t before = num_allocations();
+  const OwnedTensor x(Shape{2, 3}, DType::kFloat32), none(Shape{0}, DType::kFloat32);
+  Arena arena(Device{}, 1000);
+  arena.tensor("parameters", {100}, DType::kFloat32);
+  EXPECT_EQ(num_allocations(), before + 2);
+}
+
 TEST(CopyTest, CopiesAndRefusesOtherShapes) {
   const OwnedTensor x(Shape{2, 3}, DType::kFloat32), y(Shape{2, 3}, DType::kFloat32), z(Shape{3, 2}, DType::kFloat32);
   for (int i = 0; i < 6; ++i) x.tensor.as<float>()[i] = static_cast<float>(i);
