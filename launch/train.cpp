@@ -258,8 +258,6 @@ ExitCode TrainingRun::run() {
 
 ExitCode run_train(Job& job) {
   together(job.world, [&] {
-    CHECK_INPUT(job.config.dump.every == 0 || job.ranks.stream.device.type == DeviceType::kCpu,
-                "dump.every = {}: dumps are written from a CPU run only; give --run.device cpu", job.config.dump.every);
     CHECK_INPUT(job.train.has_value(), "data.train = \"\": training needs files; give a glob");
     job.train->num_samples(job.config.data.seq_len);
     if (job.val) job.val->num_samples(job.config.eval.seq_len > 0 ? job.config.eval.seq_len : job.config.data.seq_len);

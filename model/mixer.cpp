@@ -78,7 +78,7 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   dpass.scan->finish(stream);
   phase.next("gradients");
   attention_gradients(in, s.chunks, s.dchunks, dout, {s.dq, s.dk, s.dv, s.dgk, s.dgv}, stream);
-  if (probe) probe({layer_, batch.range, in, s.chunks, s.dchunks, dout});
+  if (probe) probe({layer_, batch.range, in, s.chunks, s.dchunks, dout, stream});
   phase.next("project");
   project_backward(a, s, batch, stream);
 }

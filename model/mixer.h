@@ -33,6 +33,7 @@ struct Probed {
   const AttentionInputs& in;
   const AttentionChunks &chunks, &dchunks;
   const Tensor& dout;
+  const Stream& stream;  // all of it is there once what is on the stream has run
 };
 using Probe = std::function<void(const Probed&)>;
 

@@ -19,6 +19,15 @@ Shape with(const Shape& shape, int at, int64_t dim) {
   return Shape{std::span<const int64_t>(dims)};
 }
 
+/// A copy in host memory, once all before it on the stream has run; undefined where x is.
+OwnedTensor to_host(const Tensor& x, const Stream& stream) {
+  if (!x.defined()) return {};
+  OwnedTensor y(x.shape, x.dtype);
+  copy(x, y, stream);
+  synchronize(stream);
+  return y;
+}
+
 /// Token `t` of x [B, T, ...] as [B, ...].
 OwnedTensor token_of(const Tensor& x, int64_t t) {
   std::vector<int64_t> dims{x.dim(0)};
@@ -70,37 +79,41 @@ std::string StateDump::commit(Group& world) {
 
 void StateDump::see(const Probed& p) {
   if (std::find(layers_.begin(), layers_.end(), p.layer) == layers_.end()) return;
-  const OwnedTensor h(p.in.shape.state(), p.in.q.dtype);
+  const OwnedTensor h(p.in.shape.state(), p.chunks.state.dtype, p.stream.device);
+  const OwnedTensor gk = to_host(gate_ ? p.in.gk : Tensor{}, p.stream),
+                    gv = to_host(gate_ ? p.in.gv : Tensor{}, p.stream);
   const int64_t first = num_grid_points(p.range.first, info_.grid), last = num_grid_points(p.range.last, info_.grid);
   for (int64_t point = first; point < last; ++point) {
     add_state(p, point * info_.grid, h);
-    if (gate_) add_gates(p, point * info_.grid);
+    add_gates(p, gk, gv, point * info_.grid);
   }
-  state_at(p.in, p.chunks, 0, h, kHost);
+  state_at(p.in, p.chunks, 0, h, p.stream);
   const int64_t P = topology_.sp_size, W = (info_.T_total + window_ - 1) / window_;
   const int64_t row = p.range.first / window_ * P + topology_.sp_rank();
   const Shape block = with(h.tensor.shape, 0, 1);
   part_->add(fmt::format("sp/layer.{}/entering", p.layer), block.with_rows(W * P), {row, 0, 0, 0, 0},
-             h.tensor.view(block));
+             to_host(h.tensor.view(block), p.stream));
 }
 
 void StateDump::add_state(const Probed& p, int64_t position, const Tensor& h) {
   const int64_t token = position - p.range.first;
   if (state_) {
-    state_at(p.in, p.chunks, token, h, kHost);
-    add(p, "state", position, h);
+    state_at(p.in, p.chunks, token, h, p.stream);
+    add(p, "state", position, to_host(h, p.stream));
   }
   if (dstate_) {
-    state_gradient_at(p.in, p.dchunks, p.dout, token, h, kHost);
-    add(p, "dstate", position, h);
+    state_gradient_at(p.in, p.dchunks, p.dout, token, h, p.stream);
+    add(p, "dstate", position, to_host(h, p.stream));
   }
 }
 
-void StateDump::add_gates(const Probed& p, int64_t position) {
+void StateDump::add_gates(const Probed& p, const Tensor& gk, const Tensor& gv, int64_t position) {
   const int64_t token = position - p.range.first;
-  if (p.in.shape.gate == GateKind::kFixed) return add(p, "gate", position, spread(p.in.gk, p.in.shape.B));
-  if (p.in.gk.defined()) add(p, "gate", position, token_of(p.in.gk, token));
-  if (p.in.gv.defined()) add(p, "gate_v", position, token_of(p.in.gv, token));
+  if (gk.defined() && p.in.shape.gate == GateKind::kFixed)
+    add(p, "gate", position, spread(gk, p.in.shape.B));
+  else if (gk.defined())
+    add(p, "gate", position, token_of(gk, token));
+  if (gv.defined()) add(p, "gate_v", position, token_of(gv, token));
 }
 
 void StateDump::add(const Probed& p, const std::string& what, int64_t position, const Tensor& block) {

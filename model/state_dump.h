@@ -29,9 +29,11 @@ class StateDump {
 
  private:
   void see(const Probed& p);
+  /// h [B, H, K, V] is scratch on the operator's device.
   void add_state(const Probed& p, int64_t position, const Tensor& h);
-  void add_gates(const Probed& p, int64_t position);
-  /// `block` [B, ...] becomes point `position` of dataset layer.N/`what`.
+  /// gk, gv are the operator's, in host memory.
+  void add_gates(const Probed& p, const Tensor& gk, const Tensor& gv, int64_t position);
+  /// `block` [B, ...], in host memory, becomes point `position` of dataset layer.N/`what`.
   void add(const Probed& p, const std::string& what, int64_t position, const Tensor& block);
 
   DumpInfo info_;

@@ -27,9 +27,10 @@ int32_t made_up_token(int64_t b, int64_t t, int64_t vocab) {
 }
 
 void fill_weights(const ParameterTable& table, const Tensor& flat, int64_t seed) {
+  const HostView view(flat);
   for (size_t r = 0; r < table.rows().size(); ++r) {
     const ParameterRow& row = table.rows()[r];
-    const Tensor x = table.view(flat, row);
+    const Tensor x = table.view(view.host(), row);
     const double centre = row.init == Init::kOnes ? 1.0 : 0.0;
     dispatch_float(x.dtype, [&]<class T>() {
       for (int64_t i = 0; i < x.numel(); ++i)
@@ -37,6 +38,7 @@ void fill_weights(const ParameterTable& table, const Tensor& flat, int64_t seed)
             centre + 0.2 * static_cast<float>(random_normal(static_cast<uint64_t>(seed), r, static_cast<uint64_t>(i))));
     });
   }
+  view.upload();
 }
 
 namespace {
@@ -67,7 +69,7 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
   ModelResult total;
   std::mutex mutex;
   run_ranks(run.num_ranks, [&](Group& group) {
-    const Stream stream;
+    const Stream& stream = run.stream;
     const int64_t window = run.window > 0 ? run.window : run.T_total;
     const WindowPlan plan{run.T_total, window, group.size(), group.rank()};
     std::unique_ptr<Model> model;
@@ -81,12 +83,13 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
         reduction = std::make_unique<GradientReduction>(group, model->parameters().gradients, model->num_layers() + 1,
                                                         arena, run.bucket_bytes);
     };
-    Arena measuring{Device{}};
+    Arena measuring{stream.device};
     lay_out(measuring);
-    Arena arena(Device{}, measuring.used_bytes());
+    Arena arena(stream.device, measuring.used_bytes());
     lay_out(arena);
     fill_weights(model->table(), model->parameters().values, run.seed);
     if (change) change(model->table(), model->parameters().values);
+    model->refresh_operands(stream);
     if (reduction) reduction->start(stream);
     const auto r = pass->train(
         plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, {},
@@ -101,9 +104,11 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     total.counted += r.counted;
     total.sent_bytes += pass->scan().sent_bytes();
     if (group.rank() > 0) return;
+    const HostView view(gradients);
+    view.download();
     total.gradients.resize(static_cast<size_t>(gradients.numel()));
-    dispatch_float(run.dtype,
-                   [&]<class T>() { std::copy_n(gradients.as<T>(), gradients.numel(), total.gradients.begin()); });
+    dispatch_float(gradients.dtype,
+                   [&]<class T>() { std::copy_n(view.host().as<T>(), gradients.numel(), total.gradients.begin()); });
   });
   return total;
 }

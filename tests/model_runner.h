@@ -13,6 +13,7 @@ namespace baton::test {
 struct ModelRun {
   ModelConfig config;
   DType dtype = DType::kFloat64;
+  Stream stream = {};                        // of the device that computes; on a GPU num_ranks is 1
   int64_t B = 2, T_total = 150, window = 0;  // window 0: the whole sequence
   bool exact = true;
   int num_ranks = 1;
