@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""launch_scripts_test.py SOURCE_DIR: the scripts of launch/ with a driver's tool and a scheduler of the test's own."""
+"""launch_scripts_test.py SOURCE_DIR: the scripts of launch/, and tools/gpu_check.sh, with a driver's tool and a
+scheduler of the test's own."""
 import os
 import pathlib
 import subprocess
@@ -93,6 +94,41 @@ class Slurm(Scripts):
         self.assertEqual((code, len(calls)), (4, 2))
         code, calls = self.job("big.cfg", doctor=1)
         self.assertEqual((code, len(calls)), (1, 1))
+
+
+class GpuCheck(Scripts):
+    """tools/gpu_check.sh on programs that only print and write what the real ones would."""
+
+    def check(self, num_gpus, **tests):
+        names = "\n".join(f"GPU {i}: Some GPU" for i in range(num_gpus))
+        self.add_tool("nvidia-smi", f"case $1 in -L) echo '{names}';; *) echo Some GPU;; esac\n")
+        self.add_tool("mpirun", 'while [ "${1#/}" = "$1" ]; do shift; done\nexec "$@"\n')
+        self.add_tool("compute-sanitizer", 'shift 4\n"$@" && echo "ERROR SUMMARY: 0 errors"\n')
+        metrics = "\n".join('{"step":%d,"tokens":1,"loss":%g,"tokens_per_s":1000.5}' % (i, 5 - i / 50) for i in (1, 50, 60))
+        self.add_tool("baton", f"""case $1 in
+            replay) echo '9 tensors, 0 failed';;
+            train) mkdir -p $5; cat >$5/metrics.jsonl <<'END'\n{metrics}\nEND\nesac\n""")
+        for name in ("cuda_ops_test", "cuda_linear_attention_test", "nccl_dist_test"):
+            self.add_tool(name, tests.get(name, "echo '[  PASSED  ] 3 tests.'\n"))
+        done = subprocess.run(["bash", SOURCE / "tools/gpu_check.sh", self.dir], env=self.environment, capture_output=True,
+                              text=True)
+        table = done.stdout[done.stdout.index("step    "):].splitlines()[1:-1]
+        return done.returncode, {line[:38].strip(): line[38:50].strip() for line in table}, done.stdout
+
+    def test_all_passes(self):
+        for num_gpus, num_steps in ((1, 12), (2, 22)):
+            code, results, out = self.check(num_gpus)
+            self.assertEqual((code, set(results.values()), len(results)), (0, {"ok"}, num_steps), out)
+        self.assertRegex(out, r"train gla-tiny, 2 GPU +ok +\d+ +loss 4.9800, 3.8000 after 60 steps, 1000 tokens/s")
+        self.assertRegex(out, r"memcheck cuda_ops_test +ok +\d+ +ERROR SUMMARY: 0 errors")
+
+    def test_failures_are_seen(self):
+        code, results, out = self.check(1, cuda_ops_test="echo broken; exit 1\n",
+                                        cuda_linear_attention_test="echo '[  PASSED  ] 0 tests.'\n")
+        self.assertEqual(code, 1)
+        failed = {name for name, result in results.items() if result == "FAILED (1)"}
+        self.assertEqual(failed, {name for name in results if "cuda_" in name}, out)
+        self.assertIn("broken", out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Checks Baton on a machine with one or more GPUs and no network, in less than 8 minutes: the tests of label gpu, the golden
+# files, the sanitizer, and training on one and two GPUs. Ends with a table; exit code 1 if a step did not pass.
+#
+#   tools/gpu_check.sh                      builds build-gpu for the GPUs found first
+#   tools/gpu_check.sh DIRECTORY            takes baton and the test programs from there, or from DIRECTORY/tests
+#   tools/gpu_check.sh DIRECTORY GOLDEN     golden files of another folder than tests/data
+set -uo pipefail
+caller_dir=$PWD
+cd "$(dirname "$0")/.." || exit 2
+source launch/packages.sh
+source launch/gpus.sh
+
+# Small, but all kernels: the sanitizer is slow.
+declare -A filters=(
+  ["memcheck cuda_ops_test"]='-CudaLarge.*' ["memcheck cuda_linear_attention_test"]='*EveryHeadDimension*:*NoTokens*'
+  ["racecheck cuda_ops_test"]='CudaNorm.Repeats:CudaSums.*:CudaLoss.*'
+  ["racecheck cuda_linear_attention_test"]='*TwoRunsGiveTheSameBits*')
+total_seconds=470
+
+usage() { echo "gpu_check: $1" >&2; exit 2; }
+[ $# -le 2 ] || usage "a DIRECTORY and a GOLDEN folder at most, but $# words were given"
+in_caller_dir() { case $1 in /*) echo "$1" ;; *) echo "$caller_dir/$1" ;; esac; }
+build=build-gpu golden=tests/data
+[ $# -lt 1 ] || build=$(in_caller_dir "$1")
+[ $# -lt 2 ] || golden=$(in_caller_dir "$2")
+num_gpus=$(num_gpus)
+[ "$num_gpus" -gt 0 ] || usage "nvidia-smi names no GPU"
+[ $# -eq 0 ] || [ -d "$build" ] || usage "$1: must be a directory"
+sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# What the steps do. A step is one of these, in a shell of its own that stops at the first error.
+program() { if [ -x "$build/$1" ]; then echo "$build/$1"; else echo "$build/tests/$1"; fi; }
+ranks() { if [ "$1" -eq 1 ]; then "${@:2}"; else run_ranks "$@"; fi; }
+
+build() {
+  cmake -S . -B "$build" -G Ninja -DBATON_CUDA=ON -DBATON_TESTS=ON "-DBATON_CUDA_ARCHITECTURES=$(gpu_architectures)"
+  ninja -C "$build"
+}
+
+# gtest NAME FILTER [COMMAND...]: under a command; a filter that matches nothing has shown nothing.
+gtest() {
+  "${@:3}" "$(program "$1")" --gtest_brief=1 --gtest_filter="$2" | tee "$scratch/gtest"
+  ! grep -qF 'PASSED  ] 0 tests' "$scratch/gtest"
+}
+
+replay() {
+  local file
+  for file in "$golden"/*.h5; do
+    ranks "$2" "$(program baton)" replay "$file" --device cuda --dtype "$1"
+  done
+}
+
+# train RUN RANKS CONFIG KEYS...: 60 steps; only the metrics stay.
+train() {
+  ranks "$2" "$(program baton)" train --config "configs/$3.cfg" --run.dir "$scratch/$1" --run.device cuda --train.steps 60 \
+    --data.train "$scratch/text" --data.val= --data.format text "${@:4}"
+  rm -rf "$scratch/$1/checkpoints"
+  printf 'loss %.4f, %.4f after 60 steps, %s tokens/s\n' "$(loss "$1" 1)" "$(loss "$1" 60)" \
+    "$(sed -n 's/.*"step":60,.*"tokens_per_s":\([0-9]*\).*/\1/p' "$scratch/$1/metrics.jsonl")"
+}
+
+loss() { sed -n "s/.*\"step\":$2,.*\"loss\":\([0-9.e+-]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
+
+# same_losses A B: within 2e-3 at step 1 and 1% at step 50.
+same_losses() {
+  printf 'step 1: %.4f %.4f, step 50: %.4f %.4f\n' "$(loss "$1" 1)" "$(loss "$2" 1)" "$(loss "$1" 50)" "$(loss "$2" 50)"
+  awk -v a1="$(loss "$1" 1)" -v b1="$(loss "$2" 1)" -v a50="$(loss "$1" 50)" -v b50="$(loss "$2" 50)" '
+    function near(a, b, bound) { return a > 0 && b > 0 && a - b <= bound * a && b - a <= bound * a }
+    BEGIN { exit !(near(a1, b1, 2e-3) && near(a50, b50, 1e-2)) }'
+}
+
+export build golden scratch
+export -f program ranks run_ranks build num_gpus gpu_architectures gtest replay train loss same_losses
+
+rows=() failed=0
+row() { rows+=("$(printf '%-38s %-12s %7s   %s' "$@")"); }
+
+# step NAME SECONDS COMMAND...: runs it for that long at most, and not past the end of all.
+step() {
+  local name=$1 limit=$2 log=$scratch/log code start=$SECONDS result=ok
+  [ "$limit" -le $((total_seconds - SECONDS)) ] || limit=$((total_seconds - SECONDS))
+  if [ "$limit" -lt 5 ]; then
+    failed=1
+    row "$name" "no time" 0 ""
+    return
+  fi
+  echo "$name ..."
+  timeout -k 5 "$limit" bash -c 'set -euo pipefail; "$@"' _ "${@:3}" >"$log" 2>&1 </dev/null
+  code=$?
+  if [ "$code" -ne 0 ]; then
+    failed=1 result="FAILED ($code)"
+    [ "$code" -ne 124 ] && [ "$code" -ne 137 ] || result="timed out"
+    tail -n 25 "$log"
+  fi
+  row "$name" "$result" $((SECONDS - start)) "$(tr '\r' '\n' <"$log" |
+    grep -aE 'tests passed|PASSED|tensors,|SUMMARY|tokens/s|step 50' | tail -n 1 | tr -d '=[]' | xargs | cut -c 1-80)"
+}
+
+if [ $# -eq 0 ]; then
+  step build 300 build
+  step "tests of label gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure
+else
+  for test in "$build"/cuda_*_test "$build"/tests/cuda_*_test; do
+    [ ! -x "$test" ] || step "${test##*/}" 150 gtest "${test##*/}" '*'
+  done
+  for n in 1 2; do [ "$n" -gt "$num_gpus" ] || step "nccl_dist_test, $n GPU" 60 ranks "$n" "$(program nccl_dist_test)"; done
+fi
+for n in 1 2; do [ "$n" -gt "$num_gpus" ] || step "doctor, $n GPU" 30 ranks "$n" "$(program baton)" doctor; done
+for dtype in float32 bfloat16; do
+  for n in 1 2; do [ "$n" -gt "$num_gpus" ] || step "golden files, $dtype, $n GPU" 45 replay "$dtype" "$n"; done
+done
+
+cat ./*/*.md ./*/*.h ./*/*.cpp ./*/*/*.cpp >"$scratch/text"
+bf16=(--run.dtype bfloat16 --train.batch 8 --train.micro_batch 0 --train.warmup 10)
+step "train gla-tiny, 1 GPU" 30 train tiny 1 gla-tiny
+step "train gla-340m bfloat16, 1 GPU" 60 train one 1 gla-340m "${bf16[@]}"
+if [ "$num_gpus" -ge 2 ]; then
+  step "train gla-tiny, 2 GPU" 30 train tiny2 2 gla-tiny
+  step "same losses, gla-tiny" 5 same_losses tiny tiny2
+  for sp in 2 1; do
+    step "train gla-340m bfloat16, 2 GPU, sp $sp" 60 train "sp$sp" 2 gla-340m "${bf16[@]}" --parallel.sp "$sp"
+    step "same losses, gla-340m, sp $sp" 5 same_losses one "sp$sp"
+  done
+fi
+
+if [ -n "$sanitizer" ]; then
+  for tool in memcheck racecheck; do
+    for name in cuda_ops_test cuda_linear_attention_test; do
+      step "$tool $name" 75 gtest "$name" "${filters["$tool $name"]}" "$sanitizer" --tool "$tool" --error-exitcode 1
+    done
+  done
+else
+  row "memcheck, racecheck" skipped 0 "no compute-sanitizer"
+fi
+
+echo
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
+echo "$(date -u +%F), revision $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+printf '%-38s %-12s %7s\n' step result seconds
+printf '%s\n' "${rows[@]}"
+echo "all of it: $SECONDS s"
+exit "$failed"
