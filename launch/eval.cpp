@@ -27,11 +27,11 @@ double bytes_per_token(const Job& job, int64_t count) {
 }  // namespace
 
 ExitCode run_eval(Job& job) {
-  const int64_t T = job.config.eval.seq_len > 0 ? job.config.eval.seq_len : job.config.data.seq_len;
+  const int64_t T = job.config.eval_length().tokens;
   std::string checkpoint;
   together(job.world, [&] {
     CHECK_INPUT(job.val.has_value(), "data.val = \"\": evaluation needs files; give a glob");
-    job.val->num_samples(T);
+    job.val->require(job.config.eval_length());
     checkpoint = checkpoint_to_read(job.config);
   });
   Trainer trainer(job.config, Trainer::Purpose::kEvaluate, job.ranks, false);

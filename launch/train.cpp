@@ -63,6 +63,7 @@ class TrainingRun {
 
  private:
   void load();
+  void set_aside();
   void save();
   bool evaluate();
   void profile(bool wanted);
@@ -101,7 +102,9 @@ TrainingRun::TrainingRun(Job& job)
   prepare_run_directory(config_, job.world);
   first_step_ = state_.step;
   together(job.world, [&] {
-    if (job.root()) metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
+    if (!job.root()) return;
+    set_aside();
+    metrics_ = std::make_unique<MetricsWriter>(config_.run.dir, state_.step);
   });
   if (!job.root()) return;
   fmt::print("{}\n{}", to_ini(config_), memory_table(trainer_.arena(), beside_arena_));
@@ -131,6 +134,13 @@ void TrainingRun::load() {
     load_checkpoint("checkpoint.load", config_.checkpoint.load, job_, parameter_tensors(trainer_.model().parameters()));
   }
   trainer_.weights_changed();
+}
+
+/// What steps from here on would come upon: checkpoints of a branch that this run leaves by resuming an older one.
+void TrainingRun::set_aside() {
+  const int64_t first = saved_step_ == state_.step ? state_.step + 1 : state_.step;
+  const std::string dir = set_aside_checkpoints(checkpoints_dir(config_), first);
+  if (!dir.empty()) fmt::print("checkpoints from step {} on are of another branch now: moved to {}\n", first, dir);
 }
 
 void TrainingRun::save() {
@@ -259,8 +269,8 @@ ExitCode TrainingRun::run() {
 ExitCode run_train(Job& job) {
   together(job.world, [&] {
     CHECK_INPUT(job.train.has_value(), "data.train = \"\": training needs files; give a glob");
-    job.train->num_samples(job.config.data.seq_len);
-    if (job.val) job.val->num_samples(job.config.eval.seq_len > 0 ? job.config.eval.seq_len : job.config.data.seq_len);
+    job.train->require(job.config.train_length());
+    if (job.val) job.val->require(job.config.eval_length());
   });
   return TrainingRun(job).run();
 }

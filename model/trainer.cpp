@@ -142,7 +142,7 @@ void Trainer::require_finite_sum(double grad_norm, int64_t step) const {
 
 EvalResult Trainer::evaluate(const Dataset& data, const ShouldAbandon& should_abandon) {
   const Stream& stream = stream_;
-  const int64_t T = config_.eval.seq_len > 0 ? config_.eval.seq_len : config_.data.seq_len;
+  const int64_t T = config_.eval_length().tokens;
   const int64_t dp = ranks_.topology.dp_size();
   const int64_t num_samples = std::clamp<int64_t>(config_.eval.tokens / T, 1, data.num_samples(T));
   std::array<double, 2 * 64> bucket{};  // by bucket of position: loss, count

@@ -117,6 +117,20 @@ std::vector<std::string> list_checkpoints(const std::string& checkpoints_dir) {
   return dirs;
 }
 
+std::string set_aside_checkpoints(const std::string& checkpoints_dir, int64_t first_step) {
+  std::vector<std::string> dirs = list_checkpoints(checkpoints_dir);
+  std::erase_if(dirs, [&](const std::string& dir) { return step_of(dir) < first_step; });
+  if (dirs.empty()) return "";
+  fs::path aside;
+  for (int n = 1; aside.empty() || fs::exists(aside); ++n)
+    aside = fs::path(checkpoints_dir) / fmt::format("abandoned-{}", n);
+  fs::create_directory(aside);
+  for (const std::string& dir : dirs) fs::rename(dir, aside / fs::path(dir).filename());
+  flush_to_disk(aside);
+  flush_to_disk(checkpoints_dir);
+  return aside;
+}
+
 void prune_checkpoints(const std::string& checkpoints_dir, int64_t keep) {
   const std::vector<std::string> dirs = list_checkpoints(checkpoints_dir);
   if (dirs.empty()) return;

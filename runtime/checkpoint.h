@@ -44,6 +44,9 @@ void commit_checkpoint(const std::string& dir, const std::vector<NamedTensor>& t
 /// Paths of the committed checkpoints below `checkpoints_dir`, oldest first; none where there is no such directory.
 /// Leftovers of a killed save are not listed, damaged checkpoints are.
 std::vector<std::string> list_checkpoints(const std::string& checkpoints_dir);
+/// Moves the checkpoints of steps from `first_step` on to a new directory abandoned-N below checkpoints_dir, where they
+/// are found by path alone. Returns it; empty where there are none.
+std::string set_aside_checkpoints(const std::string& checkpoints_dir, int64_t first_step);
 /// Removes all but the newest `keep` (0: all are kept), and the leftovers of steps up to the newest. One rank calls it,
 /// also while others begin the next save.
 void prune_checkpoints(const std::string& checkpoints_dir, int64_t keep);

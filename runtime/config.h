@@ -68,6 +68,12 @@ struct SampleConfig {
   double temperature = 0.8;
 };
 
+/// A length of sequences, and the key that sets it.
+struct SequenceLength {
+  int64_t tokens;
+  const char* key;
+};
+
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -79,6 +85,12 @@ struct Config {
   DumpConfig dump;
   PlanConfig plan;
   SampleConfig sample;
+
+  SequenceLength train_length() const { return {data.seq_len, "data.seq_len"}; }
+  /// eval.seq_len, or that of training where it is 0.
+  SequenceLength eval_length() const {
+    return eval.seq_len > 0 ? SequenceLength{eval.seq_len, "eval.seq_len"} : train_length();
+  }
 };
 
 /// "key = value" lines by section, as a config file; what run.dir/config.cfg holds. A text that an INI line cannot hold

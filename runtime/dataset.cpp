@@ -44,11 +44,8 @@ struct Dataset::Impl {
   }
 
   int64_t num_samples(int64_t seq_len) const {
-    CHECK(seq_len > 0, "a sequence must have tokens, not {}", seq_len);
-    const int64_t n = (files.num_tokens() - 1) / seq_len;
-    CHECK_INPUT(n >= 1, "{} = {}: must hold at least data.seq_len + 1 = {} tokens, but has {}", key, pattern,
-                seq_len + 1, files.num_tokens());
-    return n;
+    CHECK(seq_len > 0 && seq_len < files.num_tokens(), "{} tokens hold no sequence of {}", files.num_tokens(), seq_len);
+    return (files.num_tokens() - 1) / seq_len;
   }
 
   /// Tokens [first, first + count) of the sequence that begins at token `begin`.
@@ -86,6 +83,10 @@ Dataset::Dataset(Dataset&&) noexcept = default;
 int64_t Dataset::num_tokens() const { return impl_->files.num_tokens(); }
 int64_t Dataset::vocab() const { return impl_->files.vocab(); }
 int64_t Dataset::separator() const { return impl_->separator; }
+void Dataset::require(const SequenceLength& length) const {
+  CHECK_INPUT(num_tokens() > length.tokens, "{} = {}: must hold at least {} + 1 = {} tokens, but has {}", impl_->key,
+              impl_->pattern, length.key, length.tokens + 1, num_tokens());
+}
 int64_t Dataset::num_samples(int64_t seq_len) const { return impl_->num_samples(seq_len); }
 
 void Dataset::read_train(int64_t sample, uint64_t seed, int64_t seq_len, int64_t first, int64_t count,

@@ -32,7 +32,9 @@ class Dataset {
   int64_t vocab() const;
   int64_t separator() const;  // -1: none
 
-  /// Sequences of seq_len tokens that an epoch has: floor((num_tokens - 1) / seq_len), at least 1 or an input error.
+  /// Input error unless there is a sequence of that length and the token after it.
+  void require(const SequenceLength& length) const;
+  /// Sequences of seq_len tokens that an epoch has: floor((num_tokens - 1) / seq_len), at least 1.
   int64_t num_samples(int64_t seq_len) const;
 
   /// Tokens [first, first + count) of a training sample. Sample s of epoch e is a cell of a grid of seq_len tokens,

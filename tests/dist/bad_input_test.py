@@ -93,8 +93,12 @@ class BadInput(driver.Test):
         self.refuse_keys({"data.train": "nowhere*.txt"}, "data.train = nowhere*.txt", "match")
         self.refuse_keys({"data.val": "nowhere.txt"}, "data.val = nowhere.txt", "match")
         self.refuse_keys({"data.train": "empty.txt"}, "data.train = empty.txt", "empty")
-        self.refuse_keys({"data.train": "short.txt"}, "data.train = short.txt", "97", "96")
-        self.refuse_keys({"data.val": "short.txt"}, "data.val = short.txt", "97", "96")
+        for key in ("data.train", "data.val"):
+            self.refuse_keys({key: "short.txt"}, f"{key} = short.txt: must hold at least data.seq_len + 1 = 97 tokens, but has 96")
+        for command in ("train", "eval"):
+            self.refuse_keys({"eval.seq_len": 6000, **({"checkpoint.resume": "auto"} if command == "train" else {})},
+                             "data.val = val.txt: must hold at least eval.seq_len + 1 = 6001 tokens, but has 6000",
+                             command=command)
         self.refuse_keys({"data.format": "llmc"}, "data.train = train.txt", "token shard")
         self.refuse_keys({"data.train": "cut.bin"}, "data.train = cut.bin", "2000")
         self.refuse_keys({"data.val": "good.bin"}, "data.val = good.bin", "50257")

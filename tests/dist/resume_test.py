@@ -45,6 +45,22 @@ class Resume(driver.Test):
         self.assert_same_tensors(whole / "checkpoints/step-00000020", killed / "checkpoints/step-00000020")
         self.assertIn("changed since the checkpoint: train.steps: 100000 -> 20", done.out)
 
+    def test_an_older_checkpoint_begins_another_branch(self):
+        first = self.train(2, "run", train__steps=30, checkpoint__every=10, checkpoint__keep=0)
+        losses, saved = driver.losses(first), first / "checkpoints"
+        step20, step30 = (driver.files_of(saved / f"step-000000{step}") for step in (20, 30))
+        self.train(2, "run", train__steps=15, checkpoint__resume=saved / "step-00000010", checkpoint__keep=1)
+        self.assertEqual([x.name for x in self.checkpoints("run")], ["step-00000015"])
+        self.train(2, "run", train__steps=25, checkpoint__resume="auto")
+        self.assertEqual(driver.losses(first), {step: losses[step] for step in range(1, 26)})
+        for step, files in ((20, step20), (30, step30)):
+            aside = driver.files_of(saved / f"abandoned-1/step-000000{step}")
+            self.assertEqual(list(files.values()), list(aside.values()))
+        # Back to the first branch, where the second one has a checkpoint of a later step.
+        self.train(2, "run", train__steps=20, checkpoint__resume=saved / "abandoned-1/step-00000020")
+        self.assertEqual([x.name for x in self.checkpoints("run")], ["step-00000015", "step-00000020"])
+        self.assertTrue((saved / "abandoned-2/step-00000025").is_dir())
+
     def test_v12_on_another_number_of_ranks(self):
         whole = self.train(4, "whole", train__steps=20)
         self.train(4, "base", train__steps=10)

@@ -240,6 +240,24 @@ TEST_F(CheckpointTest, PruningKeepsTheNewest) {
   EXPECT_TRUE(fs::exists(root_ / "notes"));
 }
 
+TEST_F(CheckpointTest, LaterOnesAreSetAside) {
+  EXPECT_EQ(set_aside_checkpoints(root_, 0), "");
+  for (int64_t step : {5, 10, 20, 30}) save(dir(step), step, 1);
+  EXPECT_EQ(set_aside_checkpoints(root_, 31), "");
+  EXPECT_EQ(set_aside_checkpoints(root_, 20), root_ / "abandoned-1");
+  EXPECT_EQ(list_checkpoints(root_), (std::vector<std::string>{dir(5), dir(10)}));
+  save(dir(20), 20, 1);
+  EXPECT_EQ(set_aside_checkpoints(root_, 10), root_ / "abandoned-2");
+  prune_checkpoints(root_, 1);
+  EXPECT_EQ(list_checkpoints(root_), (std::vector<std::string>{dir(5)}));
+  for (const auto& [below, step] : {std::pair{"abandoned-1", 30}, {"abandoned-2", 10}}) {
+    const fs::path aside = root_ / below;
+    EXPECT_EQ(list_checkpoints(aside).size(), 2);
+    EXPECT_EQ(refusal(aside / checkpoint_name(20)), "accepted");
+    EXPECT_EQ(refusal(aside / checkpoint_name(step)), "accepted");
+  }
+}
+
 /// Saves without end, every step twice, so that a checkpoint is also replaced. Writes a byte to `pipe` after each.
 [[noreturn]] void save_forever(const fs::path& root, int64_t first_step, int pipe) noexcept {
   for (int64_t step = first_step;; ++step) {

@@ -207,7 +207,7 @@ TEST(Dataset, ShardOfMoreThanFourGiB) {
 TEST(Dataset, BadFilesAreInputErrors) {
   ScratchDir dir;
   const auto refusal = [&](const std::string& pattern, const DataConfig& config = {}) {
-    return input_error([&] { open(pattern, config).num_samples(4); });
+    return input_error([&] { open(pattern, config).require({4, "eval.seq_len"}); });
   };
   DataConfig llmc;
   llmc.format = "llmc";
@@ -217,7 +217,7 @@ TEST(Dataset, BadFilesAreInputErrors) {
   EXPECT_THAT(refusal(dir.path()), HasSubstr("must be a regular file"));
   EXPECT_THAT(refusal(dir.write("empty", "")), HasSubstr("must not be empty"));
   EXPECT_THAT(refusal(dir.write("short", "abcd")),
-              HasSubstr("must hold at least data.seq_len + 1 = 5 tokens, but has 4"));
+              HasSubstr("must hold at least eval.seq_len + 1 = 5 tokens, but has 4"));
   EXPECT_THAT(refusal(dir.write("text", "abcdefgh"), llmc), HasSubstr("must be a token shard of llm.c"));
   const auto good = shard<uint16_t>(20240520, 1, {1, 2, 3, 4, 5});
   EXPECT_THAT(refusal(dir.write("cut", good.substr(0, good.size() - 2))),
