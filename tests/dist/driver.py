@@ -96,13 +96,14 @@ class Done:
 
 
 class Job:
-    """baton under mpirun, started and not waited for."""
+    """A program, baton unless named, under mpirun (ranks = 0: alone), started and not waited for."""
 
-    def __init__(self, directory, ranks, *args):
+    def __init__(self, directory, ranks, *args, program=None):
         self.start = time.monotonic()
-        command = [*MPIRUN, "-np", str(ranks), BATON, *map(str, args)] if ranks else [BATON, *map(str, args)]
-        # Into files: a pipe that nobody reads would stop the job.
-        self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]
+        command = [*MPIRUN, "-np", str(ranks)] if ranks else []
+        command += [program or BATON, *map(str, args)]
+        # Into files: a pipe that nobody reads would stop the job. A sample may be any bytes, a character each.
+        self.files = [tempfile.TemporaryFile("w+", encoding="latin-1") for _ in range(2)]
         self.process = subprocess.Popen(command, cwd=directory, stdout=self.files[0], stderr=self.files[1],
                                         stdin=subprocess.DEVNULL, start_new_session=True)
 

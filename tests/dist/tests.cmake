@@ -24,18 +24,10 @@ set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist R
 # Not a test: what the transport costs, see its head.
 baton_dist_test(comm_bench LIBRARIES baton_comm)
 
-# A rank that is killed takes the job down.
+# Started by killed_rank_test.py.
 add_executable(killed_rank dist/killed_rank.cpp)
 target_link_libraries(killed_rank PRIVATE baton_comm)
 set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-add_test(NAME dist/killed_rank COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/killed_rank_test.py
-         $<TARGET_FILE:killed_rank> ${BATON_MPIRUN})
-set_tests_properties(dist/killed_rank PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)
-
-# Dumps do not show the number of ranks; sample and plan take any parallel.sp.
-add_test(NAME dist/dump COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/dist/dump_test.py
-         $<TARGET_FILE:baton> ${BATON_MPIRUN})
-set_tests_properties(dist/dump PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 120)
 
 # Over NCCL, one GPU a rank; skipped where there are fewer GPUs.
 if(BATON_HAS_CUDA)
@@ -50,10 +42,9 @@ if(BATON_HAS_CUDA)
   target_link_libraries(comm_gpu_bench PRIVATE CUDA::cudart_static)
 endif()
 
-# The whole program under mpirun on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
-find_program(BATON_PYTHON python3 HINTS /usr/bin)  # the system's python3 is the one with h5py
-foreach(name replay_dist_test resume_test layouts_test bad_input_test not_finite_test stop_test program_test
-    convert_test)
+# Whole programs under mpirun, most of them baton on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
+foreach(name replay_dist_test resume_test layouts_test bad_input_test not_finite_test stop_test program_test dump_test
+             killed_rank_test convert_test)
   add_test(NAME dist/${name} COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/dist/${name}.py
            $<TARGET_FILE:baton> ${CMAKE_SOURCE_DIR} ${BATON_MPIRUN})
   set_tests_properties(dist/${name} PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 600)

@@ -23,11 +23,11 @@ endif()
 
 # Checks of the sources themselves.
 add_test(NAME unit/include_directions
-  COMMAND python3 ${CMAKE_SOURCE_DIR}/tools/check_includes.py ${CMAKE_SOURCE_DIR})
+  COMMAND ${BATON_PYTHON} -B ${CMAKE_SOURCE_DIR}/tools/check_includes.py ${CMAKE_SOURCE_DIR})
 add_test(NAME unit/include_directions_finds_faults
-  COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_includes_test.py ${CMAKE_SOURCE_DIR}/tools/check_includes.py)
+  COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_includes_test.py ${CMAKE_SOURCE_DIR}/tools/check_includes.py)
 add_test(NAME unit/launch_scripts
-  COMMAND python3 -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/launch_scripts_test.py ${CMAKE_SOURCE_DIR})
+  COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/launch_scripts_test.py ${CMAKE_SOURCE_DIR})
 set_tests_properties(unit/include_directions unit/include_directions_finds_faults unit/launch_scripts PROPERTIES LABELS unit)
 find_program(CLANG_FORMAT NAMES clang-format-14 clang-format) # other versions format differently
 if(CLANG_FORMAT)
