@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source launch/packages.sh
 
-require_packages "${build_packages[@]}" libgtest-dev hdf5-tools python3 python3-numpy python3-h5py python3-matplotlib \
+require_packages "${build_packages[@]}" libgtest-dev libgmock-dev hdf5-tools python3 python3-numpy python3-h5py python3-matplotlib \
   clang-format-14 procps
 mkdir -p build-tests
 cmake -S . -B build-tests -G Ninja -DBATON_TESTS=ON >build-tests/configure.log 2>&1 ||
