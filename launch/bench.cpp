@@ -50,10 +50,11 @@ double ns_a_token(const AttentionShape& s, double seconds) { return 1e9 * second
 nlohmann::json to_json(const BenchCase& c, const BenchResult& r) {
   const AttentionShape& s = c.shape;
   const auto part = [&](const BenchTime& t) {
-    return nlohmann::json{{"us", 1e6 * t.wall_s},
-                          {"ns_per_token", ns_a_token(s, t.wall_s)},
-                          {"processor_ns_per_token", ns_a_token(s, t.processor_s)},
-                          {"gflops", 1e-9 * t.flops / t.wall_s}};
+    const double wall_s = median(t.wall_s);
+    return nlohmann::json{{"us", 1e6 * wall_s},
+                          {"ns_per_token", ns_a_token(s, wall_s)},
+                          {"processor_ns_per_token", ns_a_token(s, median(t.processor_s))},
+                          {"gflops", 1e-9 * t.flops / wall_s}};
   };
   return {{"shape", c.name},
           {"gate", to_string(s.gate)},
@@ -70,7 +71,7 @@ constexpr const char* kHead =
     "{:<16}{:<9}{:>3}{:>8}{:>4}{:>5}{:>5} |{:>13}{:>10}{:>10}{:>9} |{:>13}{:>10}{:>10}{:>9}\n";
 
 void print_head(DType dtype) {
-  fmt::print("{}; least of the measurements; cpu: processor time of all threads\n", to_string(dtype));
+  fmt::print("{}; median of the measurements; cpu: processor time of all threads\n", to_string(dtype));
   fmt::print(fmt::runtime(kHead), "shape", "gate", "B", "T", "H", "K", "V", "forward us", "ns/token", "cpu ns/t",
              "GFLOP/s", "with backward", "ns/token", "cpu ns/t", "GFLOP/s");
 }
@@ -79,37 +80,53 @@ void print_case(const BenchCase& c, const BenchResult& r) {
   const AttentionShape& s = c.shape;
   fmt::print("{:<16}{:<9}{:>3}{:>8}{:>4}{:>5}{:>5}", c.name, to_string(s.gate), s.B, s.T, s.H, s.K, s.V);
   for (const BenchTime& t : {r.forward, r.both})
-    fmt::print(" |{:>13.1f}{:>10.1f}{:>10.1f}{:>9.2f}", 1e6 * t.wall_s, ns_a_token(s, t.wall_s),
-               ns_a_token(s, t.processor_s), 1e-9 * t.flops / t.wall_s);
+    fmt::print(" |{:>13.1f}{:>10.1f}{:>10.1f}{:>9.2f}", 1e6 * median(t.wall_s), ns_a_token(s, median(t.wall_s)),
+               ns_a_token(s, median(t.processor_s)), 1e-9 * t.flops / median(t.wall_s));
   fmt::print("\n");
   std::fflush(stdout);
 }
 
-/// Cases that differ in T alone: time a token of the longest against the shortest. Those under kLong tokens are left
-/// out, since what a call costs at all shows in them.
-void print_growth(const std::vector<BenchCase>& cases, const std::vector<BenchResult>& results) {
-  constexpr int64_t kLong = 4096;
-  std::vector<bool> seen(cases.size());
-  for (size_t i = 0; i < cases.size(); ++i) {
-    size_t shortest = i, longest = i;
-    for (size_t j = i; j < cases.size(); ++j) {
-      AttentionShape s = cases[j].shape;
-      s.T = cases[i].shape.T;
-      if (seen[j] || cases[j].shape.T < kLong || !same(s, cases[i].shape)) continue;
-      seen[j] = true;
-      if (cases[j].shape.T < cases[shortest].shape.T) shortest = j;
-      if (cases[j].shape.T > cases[longest].shape.T) longest = j;
+/// The cases, those that differ in T alone together.
+std::vector<std::vector<BenchCase>> group_by_shape(const std::vector<BenchCase>& cases) {
+  std::vector<std::vector<BenchCase>> groups;
+  for (const BenchCase& c : cases) {
+    const auto group = std::ranges::find_if(groups, [&](const std::vector<BenchCase>& g) {
+      AttentionShape s = g[0].shape;
+      s.T = c.shape.T;
+      return same(s, c.shape);
+    });
+    if (group == groups.end()) {
+      groups.push_back({c});
+    } else {
+      group->push_back(c);
     }
-    if (cases[shortest].shape.T < kLong || shortest == longest) continue;
-    const AttentionShape &a = cases[shortest].shape, &b = cases[longest].shape;
-    const auto ratio = [&](BenchTime BenchResult::*part, double BenchTime::*time) {
-      return ns_a_token(b, results[longest].*part.*time) / ns_a_token(a, results[shortest].*part.*time);
-    };
-    fmt::print("a token at T {} over T {} ({}, K {}, V {}):", b.T, a.T, to_string(a.gate), a.K, a.V);
-    fmt::print(" forward {:.3f} (cpu {:.3f}), with backward {:.3f} (cpu {:.3f})\n",
-               ratio(&BenchResult::forward, &BenchTime::wall_s), ratio(&BenchResult::forward, &BenchTime::processor_s),
-               ratio(&BenchResult::both, &BenchTime::wall_s), ratio(&BenchResult::both, &BenchTime::processor_s));
   }
+  return groups;
+}
+
+/// Time a token of the longest case of a group against the shortest, each measurement against the one beside it. Cases
+/// under kLong tokens are left out, since what a call costs at all shows in them.
+void print_growth(const std::vector<BenchCase>& group, const std::vector<BenchResult>& results) {
+  constexpr int64_t kLong = 4096;
+  const size_t none = group.size();
+  size_t shortest = none, longest = none;
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (group[i].shape.T < kLong) continue;
+    if (shortest == none || group[i].shape.T < group[shortest].shape.T) shortest = i;
+    if (longest == none || group[i].shape.T > group[longest].shape.T) longest = i;
+  }
+  if (shortest == longest) return;
+  const AttentionShape &a = group[shortest].shape, &b = group[longest].shape;
+  const auto ratio = [&](BenchTime BenchResult::*part, std::vector<double> BenchTime::*time) {
+    const std::vector<double>&from = results[shortest].*part.*time, &to = results[longest].*part.*time;
+    std::vector<double> ratios;
+    for (size_t i = 0; i < from.size(); ++i) ratios.push_back(ns_a_token(b, to[i]) / ns_a_token(a, from[i]));
+    return median(ratios);
+  };
+  fmt::print("a token at T {} over T {} ({}, K {}, V {}):", b.T, a.T, to_string(a.gate), a.K, a.V);
+  fmt::print(" forward {:.3f} (cpu {:.3f}), with backward {:.3f} (cpu {:.3f})\n",
+             ratio(&BenchResult::forward, &BenchTime::wall_s), ratio(&BenchResult::forward, &BenchTime::processor_s),
+             ratio(&BenchResult::both, &BenchTime::wall_s), ratio(&BenchResult::both, &BenchTime::processor_s));
 }
 
 }  // namespace
@@ -149,18 +166,19 @@ ExitCode run_bench(const BenchOptions& options, Group& world) {
   const bool root = world.rank() == 0;
   if (options.threads > 0) omp_set_num_threads(static_cast<int>(options.threads));
   if (root) print_head(options.dtype);
-  std::vector<BenchResult> results;
   nlohmann::json list = nlohmann::json::array();
-  for (const BenchCase& c : options.cases) {
+  for (const std::vector<BenchCase>& group : group_by_shape(options.cases)) {
     world.barrier();
-    results.push_back(bench_operator(c.shape, options.dtype, options.repeat));
+    const std::vector<BenchResult> results = bench_operator(group, options);
     if (!root) continue;
-    print_case(c, results.back());
-    list.push_back(to_json(c, results.back()));
+    for (size_t i = 0; i < group.size(); ++i) {
+      print_case(group[i], results[i]);
+      list.push_back(to_json(group[i], results[i]));
+    }
+    print_growth(group, results);
   }
   together(world, [&] {
     if (!root) return;
-    print_growth(options.cases, results);
     if (options.out.empty()) return;
     std::ofstream file(options.out);
     file << nlohmann::json{{"dtype", to_string(options.dtype)},

@@ -3,15 +3,14 @@
 #include <cmath>
 #include <ctime>
 #include <deque>
+#include <random>
+#include <span>
 
 #include "launch/bench.h"
 #include "runtime/memory.h"
-#include "runtime/rng.h"
 
 namespace baton {
 namespace {
-
-constexpr int64_t kTokensMeasured = 65536;
 
 /// All tensors of one call; inputs uniform in [-1, 1], log gates in [-0.1, 0].
 class BenchProblem {
@@ -44,10 +43,10 @@ class BenchProblem {
 Tensor BenchProblem::make(const Shape& shape, double low, double high) {
   const Tensor x = owners_.emplace_back(shape, dtype_);
   if (low == high) return x;
+  std::minstd_rand draw(static_cast<unsigned>(owners_.size()));
+  const double step = (high - low) / static_cast<double>(std::minstd_rand::max());
   dispatch_float(dtype_, [&]<class Real>() {
-    for (int64_t i = 0; i < x.numel(); ++i)
-      x.as<Real>()[i] =
-          static_cast<Real>(low + (high - low) * random_uniform(1, owners_.size(), static_cast<uint64_t>(i)));
+    for (Real& value : std::span(x.as<Real>(), x.numel())) value = static_cast<Real>(low + step * draw());
   });
   return x;
 }
@@ -79,35 +78,54 @@ struct Clock {
   double processor_s = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 };
 
-void keep_least(BenchTime& least, const Clock& start, const Clock& end, double calls) {
-  least.wall_s = std::min(least.wall_s, (end.wall_s - start.wall_s) / calls);
-  least.processor_s = std::min(least.processor_s, (end.processor_s - start.processor_s) / calls);
+void record(BenchTime& time, const Clock& start, const Clock& end, size_t calls) {
+  time.wall_s.push_back((end.wall_s - start.wall_s) / static_cast<double>(calls));
+  time.processor_s.push_back((end.processor_s - start.processor_s) / static_cast<double>(calls));
 }
+
+/// The sets of one case, and what was measured on them.
+struct Measured {
+  Measured(const AttentionShape& s, const BenchOptions& options) {
+    const int64_t tokens = s.B * s.T, num_sets = std::max<int64_t>(1, options.tokens / tokens);
+    for (int64_t i = 0; i < num_sets; ++i) {
+      const BenchProblem& set = sets.emplace_back(s, options.dtype);
+      set.forward();  // touches the pages
+      set.backward();
+    }
+    result.forward.flops = 4 * static_cast<double>(tokens * s.H * s.K * s.V);
+    result.both.flops = 3 * result.forward.flops;
+  }
+  void walk() {
+    const Clock start;
+    for (const BenchProblem& set : sets) set.forward();
+    const Clock middle;
+    for (const BenchProblem& set : sets) set.backward();
+    const Clock end;
+    record(result.forward, start, middle, sets.size());
+    record(result.both, start, end, sets.size());
+  }
+
+  std::deque<BenchProblem> sets;
+  BenchResult result;
+};
 
 }  // namespace
 
-BenchResult bench_operator(const AttentionShape& s, DType dtype, int64_t repeat) {
-  const BenchProblem problem(s, dtype);
-  const int64_t tokens = s.B * s.T;
-  // Every measurement takes about as many tokens, so that the clock's grain and other work weigh the same in all.
-  const int64_t calls = std::max<int64_t>(1, kTokensMeasured / std::max<int64_t>(tokens, 1));
-  const double flops = 4 * static_cast<double>(tokens * s.H * s.K * s.V);
-  BenchResult r{{INFINITY, INFINITY, flops}, {INFINITY, INFINITY, 3 * flops}};
-  problem.forward();  // warms caches and pages
-  problem.backward();
-  for (int64_t i = 0; i < repeat; ++i) {
-    const Clock start;
-    for (int64_t c = 0; c < calls; ++c) problem.forward();
-    const Clock middle;
-    for (int64_t c = 0; c < calls; ++c) {
-      problem.forward();
-      problem.backward();
-    }
-    const Clock end;
-    keep_least(r.forward, start, middle, static_cast<double>(calls));
-    keep_least(r.both, middle, end, static_cast<double>(calls));
-  }
-  return r;
+double median(std::vector<double> values) {
+  CHECK(!values.empty(), "there is no median of no values");
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+std::vector<BenchResult> bench_operator(const std::vector<BenchCase>& cases, const BenchOptions& options) {
+  std::deque<Measured> all;
+  for (const BenchCase& c : cases) all.emplace_back(c.shape, options);
+  for (int64_t i = 0; i < options.repeat; ++i)
+    for (Measured& m : all) m.walk();
+  std::vector<BenchResult> results;
+  for (Measured& m : all) results.push_back(std::move(m.result));
+  return results;
 }
 
 }  // namespace baton

@@ -90,7 +90,7 @@ const std::vector<CommandSpec>& commands() {
         {"shape", "", "shapes of kernels/shapes.h, comma-separated; empty: all for benchmarks"},
         {"tokens", "", "lengths in place of each shape's own"},
         {"gate", "", "gate kinds in place of each shape's own: none, fixed, scalar, vector, bilinear"},
-        {"repeat", "5", "measurements of each case, of which the least counts"},
+        {"repeat", "5", "measurements of each case, of which the median counts"},
         {"threads", "0", "threads a rank; 0: cores / ranks of the host"},
         {"out", "", "JSON file for the figures"}}},
   };

@@ -58,10 +58,17 @@ TEST(Bench, BadFlagsAreNamed) {
   EXPECT_THAT(refusal({"kernels", "--threads", "-1"}), HasSubstr("--threads = -1"));
 }
 
+TEST(Bench, MedianOfOddAndEvenCounts) {
+  EXPECT_EQ(median({5}), 5);
+  EXPECT_EQ(median({9, 1, 2}), 2);
+  EXPECT_EQ(median({9, 1, 2, 4}), 3);
+}
+
 TEST(Bench, WritesWhatItMeasured) {
   const ScratchDir dir;
   BenchOptions o = parse({"kernels", "--shape", "small_vector", "--gate", "none,fixed,scalar,vector,bilinear",
                           "--tokens", "70", "--repeat", "1", "--out", dir.path("bench.json")});
+  o.tokens = 210;
   run_ranks(2, [&](Group& group) { EXPECT_EQ(run_bench(o, group), ExitCode::kDone); });
   std::ifstream file(o.out);
   const auto json = nlohmann::json::parse(file);
