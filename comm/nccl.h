@@ -34,21 +34,8 @@ std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device devic
 /// "2.28.9" of the library that is loaded; empty in a build without it.
 std::string nccl_version();
 
-/// Aborts every NCCL communicator of this process, within 5 s or the process ends. Called before device memory is
-/// released by a rank that leaves while others may not.
+/// Aborts every NCCL communicator of this process, within 5 s or the process ends. Where an exception is in flight, the
+/// release of device memory does so first, since it would wait for operations that may never end.
 void abort_nccl_groups() noexcept;
-
-/// Put after the owner of device memory: aborts where an exception leaves its scope, so that the memory's release does
-/// not wait for operations that will never end.
-class AbortOnUnwind {
- public:
-  AbortOnUnwind();
-  ~AbortOnUnwind();
-  AbortOnUnwind(const AbortOnUnwind&) = delete;
-  AbortOnUnwind& operator=(const AbortOnUnwind&) = delete;
-
- private:
-  int exceptions_at_start_;
-};
 
 }  // namespace baton

@@ -23,7 +23,7 @@ std::vector<Communicator*>& communicators() {
 }
 
 void add(Communicator* communicator) {
-  if (communicators().empty()) cuda::set_watch(&Communicator::watch);
+  if (communicators().empty()) cuda::set_watch({&Communicator::watch, &abort_nccl_groups});
   communicators().push_back(communicator);
 }
 
@@ -176,11 +176,6 @@ void abort_nccl_groups() noexcept {
     std::fprintf(stderr, "baton: NCCL could not be aborted within %g s; this process ends\n", kAbortSeconds);
     std::_Exit(static_cast<int>(ExitCode::kTransport));
   }
-}
-
-AbortOnUnwind::AbortOnUnwind() : exceptions_at_start_(std::uncaught_exceptions()) {}
-AbortOnUnwind::~AbortOnUnwind() {
-  if (std::uncaught_exceptions() > exceptions_at_start_) abort_nccl_groups();
 }
 
 std::string nccl_version() {

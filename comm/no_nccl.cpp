@@ -10,11 +10,6 @@ std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>, Device, const Ncc
 
 std::string nccl_version() { return ""; }
 
-void abort_nccl_groups() noexcept {}
-
-AbortOnUnwind::AbortOnUnwind() : exceptions_at_start_(0) {}
-AbortOnUnwind::~AbortOnUnwind() { static_cast<void>(exceptions_at_start_); }
-
 bool build_has_cuda() { return false; }
 std::string device_uuid(int) { return ""; }
 std::string link_between(int, int) { return ""; }

@@ -3,7 +3,6 @@
 //   baton eval --config configs/gla-tiny.cfg --eval.seq_len 4096 --eval.by_position
 #include <cmath>
 
-#include "comm/nccl.h"
 #include "launch/job.h"
 #include "runtime/tokenizer.h"
 
@@ -35,7 +34,6 @@ ExitCode run_eval(Job& job) {
     checkpoint = checkpoint_to_read(job.config);
   });
   Trainer trainer(job.config, Trainer::Purpose::kEvaluate, job.ranks, false);
-  const AbortOnUnwind abort;
   const RunState state = load_checkpoint("checkpoint", checkpoint, job, trainer.tensors());
   trainer.weights_changed();
   const EvalResult r = trainer.evaluate(*job.val, {});

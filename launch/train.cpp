@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "comm/nccl.h"
 #include "launch/job.h"
 #include "launch/memory_plan.h"
 #include "launch/run_directory.h"
@@ -80,7 +79,6 @@ class TrainingRun {
   MemoryRows beside_arena_;
   double peak_flops_;  // measured while the trainer's memory is not taken yet
   Trainer trainer_;
-  AbortOnUnwind abort_;
   RunState state_;
   double val_loss_ = NAN;
   int64_t mem_bytes_ = 0;

@@ -63,15 +63,18 @@ class Event {
   void* handle_ = nullptr;
 };
 
-/// Waits until everything given to the stream has run; so does a copy to pageable host memory. Both call the watch,
-/// where one is set, again and again meanwhile.
+/// Waits until everything given to the stream has run; so does a copy to pageable host memory. Both let the watch,
+/// where one is set, look again and again meanwhile.
 void synchronize(const Stream& stream);
 /// Waits for every stream of the device; for slow paths only.
 void synchronize_device(int index);
 
-/// For a transport: a device that waits for a lost rank would hold the host for ever. The watch gets the seconds waited
-/// so far, and throws to end the wait. There is one a process; an empty function takes it away.
-using Watch = std::function<void(double waited_s)>;
+/// For a transport: a device that waits for a lost rank would hold the host for ever, in a wait or where it releases
+/// memory. There is one a process; an empty one takes it away.
+struct Watch {
+  std::function<void(double waited_s)> look;  // throws to end a wait
+  std::function<void()> abandon;              // before memory is released while an exception is in flight
+};
 void set_watch(Watch watch);
 
 }  // namespace baton::cuda

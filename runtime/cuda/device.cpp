@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -86,7 +87,10 @@ void* allocate(int64_t bytes, int index) {
   return data;
 }
 
-void release(void* data) noexcept { static_cast<void>(cudaFree(data)); }
+void release(void* data) noexcept {
+  if (watch.abandon && std::uncaught_exceptions() > 0) watch.abandon();
+  static_cast<void>(cudaFree(data));
+}
 
 int64_t num_allocations() { return allocations; }
 
@@ -101,7 +105,7 @@ void* workspace(const Stream& stream) {
 
 void copy(const void* from, void* to, int64_t bytes, const Stream& stream) {
   if (bytes == 0) return;
-  if (watch && is_pageable(to)) cuda::synchronize(stream);
+  if (watch.look && is_pageable(to)) cuda::synchronize(stream);
   CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle_of(stream)));
 }
 
@@ -153,7 +157,7 @@ void synchronize_device(int index) {
 }
 
 void synchronize(const Stream& stream) {
-  if (!watch) {
+  if (!watch.look) {
     CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
     return;
   }
@@ -166,7 +170,7 @@ void synchronize(const Stream& stream) {
     }
     static_cast<void>(cudaGetLastError());
     const auto waited = Clock::now() - start;
-    watch(std::chrono::duration<double>(waited).count());
+    watch.look(std::chrono::duration<double>(waited).count());
     if (waited < kYieldFor)
       sched_yield();
     else

@@ -133,7 +133,6 @@ void measure(World& world, Device device, int max_ctas) {
   options.max_ctas = max_ctas;
   const auto group = make_nccl_group(world.group(), device, options);
   group->set_deadline(60);
-  const AbortOnUnwind guard;
   const cuda::OwnedStream own(device.index, false);
   const Stream& stream = own.stream();
   const OwnedTensor x(kState, DType::kFloat32, device);

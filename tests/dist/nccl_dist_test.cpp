@@ -1,5 +1,6 @@
 // Every check of a transport over NCCL, one GPU a rank: mpirun -np 2 build/tests/nccl_dist_test. Returns 0 or 1 on
 // every rank, or 77 where a host has fewer GPUs than ranks.
+#include <chrono>
 #include <cstdio>
 
 #include "comm/device.h"
@@ -86,6 +87,25 @@ void lost_rank_ends_the_wait(Group& group, Device device, int first) {
   checks::expect_refusal([&] { group.all_reduce(x, ReduceOp::kSum, own.stream()); }, {"aborted"});
 }
 
+/// Memory that a receive still waits to write is released at once. Last, too.
+void an_exception_ends_the_wait(World& world, Device device) {
+  const auto group = make_nccl_group(world.group(), device, scan_options()), host = world.group();
+  const auto start = std::chrono::steady_clock::now();
+  if (world.rank() == 0)
+    checks::expect_refusal(
+        [&] {
+          const cuda::OwnedStream own(device.index, false);
+          const OwnedTensor x({1 << 20}, DType::kUInt8, device);
+          group->recv(x, 1, own.stream())->wait();
+          CHECK(false, "thrown while a receive waits");
+        },
+        {"thrown"});
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  EXPECT(waited.count() < 5, "memory was released only after {} s", waited.count());
+  host->barrier();
+  abort_nccl_groups();
+}
+
 void run_checks(World& world, Device device) {
   const auto scan = make_nccl_group(world.group(), device, scan_options());
   const auto gradients = make_nccl_group(world.group(), device, gradient_options());
@@ -99,7 +119,10 @@ void run_checks(World& world, Device device) {
   // Made and ended in good order beside the others, as a second job would.
   make_nccl_group(world.split(world.rank() % 2), device, {"part", false, 2});
   scan->barrier();
-  if (world.size() == 2) lost_rank_ends_the_wait(*scan, device, 0);
+  if (world.size() == 2) {
+    lost_rank_ends_the_wait(*scan, device, 0);
+    an_exception_ends_the_wait(world, device);
+  }
   if (world.rank() == 0) std::printf("NCCL %s, %d ranks: every check holds\n", nccl_version().c_str(), world.size());
 }
 

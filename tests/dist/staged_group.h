@@ -85,6 +85,7 @@ class StagedGroup : public Group {
     auto message = std::make_shared<Message>(kind, x, peer, device_, stream());
     (kind == Transfer::Kind::kSend ? traffic_.sent_bytes : traffic_.received_bytes) += x.bytes();
     posted_.push_back(message);
+    kept_.push_back(message);
     return std::make_unique<StagedPending>(*this, message);
   }
 
@@ -115,6 +116,8 @@ class StagedGroup : public Group {
   Device device_;
   cuda::OwnedStream own_;
   std::vector<std::shared_ptr<Message>> posted_;
+  // A check may throw on purpose: what is released then would abort NCCL.
+  std::vector<std::shared_ptr<Message>> kept_;
   int64_t sent_by_group_ = 0;
 };
 

@@ -4,6 +4,20 @@
 namespace baton {
 namespace {
 
+TEST(CudaMemory, ReleaseUnderAnExceptionAbandonsWhatWaits) {
+  int num_abandoned = 0;
+  cuda::set_watch({[](double) {}, [&] { ++num_abandoned; }});
+  try {
+    const Buffer a(1000, kGpu);
+    throw Error(ExitCode::kTransport, "thrown");
+  } catch (const Error&) {
+    EXPECT_EQ(num_abandoned, 1);
+  }
+  Buffer(1000, kGpu);
+  EXPECT_EQ(num_abandoned, 1);
+  cuda::set_watch({});
+}
+
 TEST(CudaMemory, IsZeroMovesAndCounts) {
   const int64_t before = cuda::num_allocations();
   Buffer a(1000, kGpu);
