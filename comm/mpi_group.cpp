@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/patience.h"
+#include "runtime/profiler.h"
 
 namespace baton {
 namespace {
@@ -188,8 +189,8 @@ class MpiGroup : public Group {
     CHECK(peer >= 0 && peer < size_ && peer != rank_, "rank {} of {} has no other rank {}", rank_, size_, peer);
   }
 
-  std::unique_ptr<MpiPending> start(std::string phrase) const {
-    return std::make_unique<MpiPending>(std::move(phrase), deadline_s_);
+  std::unique_ptr<MpiPending> start(const std::string& phrase) const {
+    return std::make_unique<MpiPending>(phrase + current_ranges().str(), deadline_s_);
   }
 
   /// A collective: started, and waited for without holding the core.

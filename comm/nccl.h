@@ -35,7 +35,8 @@ std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device devic
 std::string nccl_version();
 
 /// Aborts every NCCL communicator of this process, within 5 s or the process ends. Where an exception is in flight, the
-/// release of device memory does so first, since it would wait for operations that may never end.
-void abort_nccl_groups() noexcept;
+/// release of device memory does so first, since it would wait for operations that may never end. `why` is said where
+/// the process ends.
+void abort_nccl_groups(const char* why = "") noexcept;
 
 }  // namespace baton

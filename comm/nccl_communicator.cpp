@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -23,7 +25,7 @@ std::vector<Communicator*>& communicators() {
 }
 
 void add(Communicator* communicator) {
-  if (communicators().empty()) cuda::set_watch({&Communicator::watch, &abort_nccl_groups});
+  if (communicators().empty()) cuda::set_watch({&Communicator::watch, [] { abort_nccl_groups(); }});
   communicators().push_back(communicator);
 }
 
@@ -96,13 +98,16 @@ void Communicator::check_usable() const {
 
 void Communicator::check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return;
-  fail(fmt::format("{}: {}: {} ({})", who_, what, ncclGetErrorString(result), ncclGetLastError(comm_)));
+  fail(fmt::format("{}: {}{}: {} ({})", who_, what, current_ranges().str(), ncclGetErrorString(result),
+                   ncclGetLastError(comm_)));
 }
 
 void Communicator::settle(ncclResult_t result, const char* what) {
   Patience patience(deadline_s_);
   while (result == ncclInProgress) {
-    if (!patience.pause()) fail(fmt::format("{}: {}: NCCL has not come back within {} s", who_, what, deadline_s_));
+    if (!patience.pause())
+      fail(
+          fmt::format("{}: {}{}: NCCL has not come back within {} s", who_, what, current_ranges().str(), deadline_s_));
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) result = asked;
   }
   check(result, what);
@@ -114,12 +119,25 @@ std::shared_ptr<Operation> Communicator::new_operation(const char* what, int64_t
   operation->what = what;
   operation->bytes = bytes;
   operation->peer = peer;
+  operation->where = current_ranges();
   return operation;
 }
 
+void Communicator::pace() {
+  if (num_issued_ < kInFlight) return;
+  const Operation& operation = *operations_[(num_issued_ - kInFlight) % kRemembered];
+  if (operation.captured) return;
+  const auto start = std::chrono::steady_clock::now();
+  Patience patience(std::numeric_limits<double>::infinity());
+  while (!operation.over.done()) {
+    watch(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    patience.pause();
+  }
+}
+
 std::string Operation::describe() const {
-  if (peer < 0) return fmt::format("{} of {} bytes", what, bytes);
-  return fmt::format("{} {} bytes {} world_rank {}", what, bytes, *what == 's' ? "to" : "from", peer);
+  if (peer < 0) return fmt::format("{} of {} bytes{}", what, bytes, where.str());
+  return fmt::format("{} {} bytes {} world_rank {}{}", what, bytes, *what == 's' ? "to" : "from", peer, where.str());
 }
 
 void Communicator::check_all() {
@@ -150,15 +168,16 @@ void Communicator::watch(double waited_s) {
   }
   // What runs in a graph is not known one by one.
   if (waited_s > longest)
-    fail(fmt::format("{}: the device has not ended its work within {} s", communicators().front()->who_, longest));
+    fail(fmt::format("{}: the device has not ended its work{} within {} s", communicators().front()->who_,
+                     current_ranges().str(), longest));
 }
 
 void Communicator::fail(const std::string& message) {
-  abort_nccl_groups();
+  abort_nccl_groups(message.c_str());
   throw Error(ExitCode::kTransport, message);
 }
 
-void abort_nccl_groups() noexcept {
+void abort_nccl_groups(const char* why) noexcept {
   // All at once: an abort waits for its kernels, and those may wait behind another communicator's.
   static std::atomic<int> num_running{0};
   for (Communicator* c : communicators()) {
@@ -173,7 +192,8 @@ void abort_nccl_groups() noexcept {
   Patience patience(kAbortSeconds);
   while (num_running > 0) {
     if (patience.pause()) continue;
-    std::fprintf(stderr, "baton: NCCL could not be aborted within %g s; this process ends\n", kAbortSeconds);
+    std::fprintf(stderr, "baton: %s%sNCCL could not be aborted within %g s; this process ends\n", why,
+                 *why == '\0' ? "" : "; ", kAbortSeconds);
     std::_Exit(static_cast<int>(ExitCode::kTransport));
   }
 }

@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "comm/nccl.h"
 #include "runtime/cuda.h"
+#include "runtime/profiler.h"
 
 namespace baton {
 
@@ -21,6 +22,7 @@ struct Operation {
   int64_t bytes = 0;
   int64_t peer = -1;  // a world_rank
   bool captured = false;
+  RangePath where;  // it was issued
   cuda::Event over;
 };
 
@@ -46,6 +48,10 @@ class Communicator {
     settle(called == ncclSuccess || called == ncclInProgress ? ended : called, what);
   }
 
+  /// Waits until all but the last kInFlight operations have ended. A host that ran on behind a message that never comes
+  /// would fill the device's queue of launches and be stuck there, where nothing looks at deadlines.
+  void pace();
+
   std::shared_ptr<Operation> new_operation(const char* what, int64_t bytes, int64_t peer);
 
   /// Of every wait from now on.
@@ -61,8 +67,10 @@ class Communicator {
  private:
   /// So many that a model's step fits.
   static constexpr size_t kRemembered = 64;
+  /// A layer has one or two and some 50 launches; the queue of a device holds about 1,000.
+  static constexpr size_t kInFlight = 8;
 
-  friend void abort_nccl_groups() noexcept;
+  friend void abort_nccl_groups(const char*) noexcept;
   void check_usable() const;
   void check(ncclResult_t result, const char* what);
   void settle(ncclResult_t result, const char* what);

@@ -183,15 +183,17 @@ class NcclGroup : public Group {
 
 template <class F>
 PendingPtr NcclGroup::issue(const char* what, int64_t bytes, int64_t peer, const Stream& stream, F&& calls) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(handle_of(stream), &status);
+  CHECK(asked == cudaSuccess, "{}: {}: {}", who(), what, cudaGetErrorString(asked));
+  const bool captured = status != cudaStreamCaptureStatusNone;
+  communicator_->set_deadline(deadline_s_);
+  if (!captured) communicator_->pace();
   const std::shared_ptr<Operation> operation = communicator_->new_operation(what, bytes, peer);
+  operation->captured = captured;
   ready_.record(stream);
   ready_.wait_on(own_.stream());
-  communicator_->set_deadline(deadline_s_);
   communicator_->run(what, std::forward<F>(calls));
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t asked = cudaStreamIsCapturing(own(), &status);
-  CHECK(asked == cudaSuccess, "{}: {}: {}", who(), what, cudaGetErrorString(asked));
-  operation->captured = status != cudaStreamCaptureStatusNone;
   operation->over.record(own_.stream());
   return std::make_unique<NcclPending>(operation, stream);
 }

@@ -5,10 +5,11 @@
 
 namespace baton {
 
-Compute::Compute(const std::string& run_device, World& ranks, Group& world_group, int sp_color) {
+Compute::Compute(const std::string& run_device, World& ranks, Group& world_group, int sp_color, double deadline_s) {
   const Device device = select_device(run_device, ranks, world_group);
   world = ranks.group();
   sp = ranks.split(sp_color);
+  for (Group* group : {world.get(), sp.get()}) group->set_deadline(deadline_s);
   stream.device = device;
   if (device.type == DeviceType::kCpu) return;
   owned_stream = std::make_unique<cuda::OwnedStream>(device.index, false);

@@ -12,7 +12,8 @@ namespace baton {
 struct Compute {
   /// Collective. run_device as in configuration. Ranks of one sp_color share a sequence. On a CUDA device the groups
   /// are NCCL's (host tensors still go by MPI) and the state scan has a stream of its own; on the CPU they are MPI's.
-  Compute(const std::string& run_device, World& ranks, Group& world, int sp_color);
+  /// deadline_s: as in Group.
+  Compute(const std::string& run_device, World& ranks, Group& world, int sp_color, double deadline_s);
 
   Stream stream;
   std::unique_ptr<cuda::OwnedStream> owned_stream;

@@ -46,8 +46,9 @@ Job::Job(const Command& command, World& world_ranks, Group& world) : config(comm
   });
   if (config.run.threads > 0) omp_set_num_threads(static_cast<int>(config.run.threads));
   const bool planning = command.name == "plan";  // allocates nothing, so it needs no device
-  compute =
-      std::make_unique<Compute>(planning ? "cpu" : config.run.device, world_ranks, world, ranks.topology.dp_rank());
+  world.set_deadline(config.parallel.deadline);
+  compute = std::make_unique<Compute>(planning ? "cpu" : config.run.device, world_ranks, world,
+                                      ranks.topology.dp_rank(), config.parallel.deadline);
   together(world, [&] {
     const bool on_cpu = compute->stream.device.type == DeviceType::kCpu;
     CHECK_INPUT(planning || !on_cpu || config.run.dtype != "bfloat16",

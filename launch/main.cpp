@@ -25,7 +25,7 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
   if (command.name == "replay") {
     ReplayOptions options;
     together(group, [&] { options = parse_replay_options(command); });
-    const Compute compute(options.device, world, group, 0);
+    const Compute compute(options.device, world, group, 0, group.deadline());
     together(group, [&] {
       const DType other = compute.stream.device.type == DeviceType::kCpu ? DType::kBFloat16 : DType::kFloat64;
       CHECK_INPUT(options.dtype != other,

@@ -234,6 +234,7 @@ ExitCode TrainingRun::run() {
     const double step_s = seconds_since(start);
     if (dump) dump->commit(job_.world);
     ++state_.step;
+    const ProfilerRange after("after step", state_.step);
     state_.samples += config_.train.batch;
     state_.tokens += step.tokens;
     val_loss_ = NAN;

@@ -45,6 +45,7 @@ struct EvalConfig {
 
 struct ParallelConfig {
   int64_t sp = 0;
+  double deadline = 600;  // seconds
   std::string scan = "chain";
 };
 

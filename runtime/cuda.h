@@ -66,7 +66,7 @@ class Event {
 /// Waits until everything given to the stream has run; so does a copy to pageable host memory. Both let the watch,
 /// where one is set, look again and again meanwhile.
 void synchronize(const Stream& stream);
-/// Waits for every stream of the device; for slow paths only.
+/// The same for every stream of the device; for slow paths only.
 void synchronize_device(int index);
 
 /// For a transport: a device that waits for a lost rank would hold the host for ever, in a wait or where it releases

@@ -29,16 +29,9 @@ bool Event::done() const { absent(); }
 void synchronize(const Stream&) { absent(); }
 void synchronize_device(int) { absent(); }
 void set_watch(Watch) { absent(); }
+void push_range(const char*, int64_t) {}
+void pop_range() {}
 void start_profiler() { absent(); }
 void stop_profiler() { absent(); }
 
 }  // namespace baton::cuda
-
-namespace baton {
-
-ProfilerRange::ProfilerRange(const char*) {}
-ProfilerRange::ProfilerRange(const char*, int64_t) {}
-ProfilerRange::~ProfilerRange() = default;
-void ProfilerRange::next(const char*) {}
-
-}  // namespace baton

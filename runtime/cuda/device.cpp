@@ -5,10 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/cuda.h"
 #include "runtime/cuda/check.h"
@@ -17,6 +19,10 @@ namespace baton::cuda {
 namespace {
 
 std::atomic<int64_t> allocations{0};
+
+/// Of the process, beside each device's default one.
+std::mutex streams_mutex;
+std::vector<Stream> streams;
 
 using Clock = std::chrono::steady_clock;
 // While the host waits under a watch, as comm's ranks do: the delay it adds stays small beside the wait itself.
@@ -121,9 +127,15 @@ OwnedStream::OwnedStream(int index, bool high_priority) {
   cudaStream_t handle = nullptr;
   CUDA_CHECK(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, high_priority ? highest : lowest));
   stream_ = {{DeviceType::kCuda, index}, handle};
+  const std::lock_guard lock(streams_mutex);
+  streams.push_back(stream_);
 }
 
-OwnedStream::~OwnedStream() { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream_.handle))); }
+OwnedStream::~OwnedStream() {
+  const std::lock_guard lock(streams_mutex);
+  std::erase_if(streams, [&](const Stream& s) { return s.handle == stream_.handle; });
+  static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream_.handle)));
+}
 
 Event::Event() {
   cudaEvent_t event = nullptr;
@@ -153,7 +165,14 @@ bool Event::done() const {
 
 void synchronize_device(int index) {
   const CurrentDevice current(index);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  const Device device{DeviceType::kCuda, index};
+  std::vector<Stream> all{Stream{device}};
+  {
+    const std::lock_guard lock(streams_mutex);
+    std::copy_if(streams.begin(), streams.end(), std::back_inserter(all),
+                 [&](const Stream& s) { return s.device == device; });
+  }
+  for (const Stream& stream : all) cuda::synchronize(stream);
 }
 
 void synchronize(const Stream& stream) {

@@ -7,25 +7,15 @@
 
 #include "runtime/cuda/check.h"
 
-namespace baton {
+namespace baton::cuda {
 
-ProfilerRange::ProfilerRange(const char* name) { nvtxRangePushA(name); }
-
-ProfilerRange::ProfilerRange(const char* name, int64_t index) {
-  nvtxRangePushA(fmt::format("{} {}", name, index).c_str());
+void push_range(const char* name, int64_t index) {
+  nvtxRangePushA(index < 0 ? name : fmt::format("{} {}", name, index).c_str());
 }
 
-ProfilerRange::~ProfilerRange() { nvtxRangePop(); }
-
-void ProfilerRange::next(const char* name) {
-  nvtxRangePop();
-  nvtxRangePushA(name);
-}
-
-namespace cuda {
+void pop_range() { nvtxRangePop(); }
 
 void start_profiler() { CUDA_CHECK(cudaProfilerStart()); }
 void stop_profiler() { CUDA_CHECK(cudaProfilerStop()); }
 
-}  // namespace cuda
-}  // namespace baton
+}  // namespace baton::cuda

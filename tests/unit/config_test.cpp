@@ -58,6 +58,7 @@ TEST(Config, RefusesEveryBadValueByItsKey) {
       {"data.separator = -1: ", [](Config& c) { c.data.separator = "-1"; }},
       {"train.steps = -1: ", [](Config& c) { c.train.steps = -1; }},
       {"train.batch = 0: ", [](Config& c) { c.train.batch = 0; }},
+      {"parallel.deadline = 0: ", [](Config& c) { c.parallel.deadline = 0; }},
       {"plan.memory = -1: ", [](Config& c) { c.plan.memory = -1; }},
       {"train.micro_batch = 9: ", [](Config& c) { c.train.micro_batch = 9; }},
       {"train.micro_batch = 3: must divide the 8 sequences", [](Config& c) { c.train.micro_batch = 3; }},
