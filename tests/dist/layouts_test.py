@@ -25,9 +25,10 @@ class Layouts(driver.Test):
                         self.assertEqual(len(driver.losses(run, key=key)), count)
 
     def test_more_ranks_than_tokens(self):
-        keys = {"data__seq_len": 5, "train__batch": 2}
+        # Of gradients of 10 tokens many are nearly 0, and AdamW makes a whole step of each: in float32 rounding decides.
+        keys = {"data__seq_len": 5, "train__batch": 2, "run__dtype": "float64"}
         one, eight = self.train(1, "one", **keys), self.train(8, "eight", **keys)
-        self.assert_close_losses(driver.losses(one), driver.losses(eight))
+        self.assert_close_losses(driver.losses(one), driver.losses(eight), 1e-11)
 
     def test_packed_documents(self):
         keys = {"data__separator": 32}
