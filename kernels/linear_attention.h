@@ -4,10 +4,11 @@
 //
 // (Gated Linear Attention, arXiv 2312.06635, section 4; Lightning Attention-2, arXiv 2401.04658, for fixed decays.)
 //
-// Sizes: B batch, T tokens of this shard, H heads, K key dim, V value dim, N = ceil(T / C) chunks of C tokens.
+// Sizes: B batch, T tokens of this shard, H heads, K key dim, V value dim, N = ceil(T / C) chunks of C tokens; a span
+// is one chunk or several.
 // Forward is carry_forward, advance_forward, output_forward; backward is carry_backward, advance_backward,
 // attention_gradients. Only the two `advance` stages need the state of another rank; each applies the shard's carry
-// chunk by chunk, so shards that end on chunk boundaries give the same bits on any number of ranks.
+// span by span, so shards that end on span boundaries give the same bits on any number of ranks.
 // A document start forgets the state: it acts as a log gate of -inf on every channel of its token.
 // T may be 0: then ht = h0 and dh0 = dht. Errors: shapes and dtypes are checked on every call (CHECK).
 #pragma once
@@ -28,11 +29,23 @@ inline constexpr int64_t kChunk = 64;
 struct AttentionShape {
   int64_t B = 0, T = 0, H = 0, K = 0, V = 0;
   GateKind gate = GateKind::kNone;
+  int64_t span = kChunk;  // tokens from one stored state to the next, as attention_span says
   int64_t num_chunks() const { return (T + kChunk - 1) / kChunk; }
+  int64_t num_spans() const { return (T + span - 1) / span; }
+  bool has_decay_v() const { return gate == GateKind::kBilinear; }
   Shape state() const { return {B, H, K, V}; }
-  /// Of AttentionChunks::state. One state more than chunks: state c enters chunk c, state N leaves the shard.
-  Shape chunk_states() const { return {B, H, num_chunks() + 1, K, V}; }
+  /// Of AttentionChunks::state. One state more than spans: state s enters span s, the last one leaves the shard.
+  Shape span_states() const { return {B, H, num_spans() + 1, K, V}; }
+  /// Of AttentionChunks::decay_k (dim = K) and decay_v (dim = V).
+  Shape span_decays(int64_t dim) const { return {B, H, num_spans(), dim}; }
 };
+
+/// The span that the kernels of q's dtype take for these head dimensions and gate: kChunk, where every chunk's state is
+/// kept, or, in bfloat16 (CUDA alone), kLongSpan. It does not depend on B or T, so bits do not either.
+int64_t attention_span(const AttentionShape& shape, DType dtype);
+/// Whether there are kernels for spans longer than a chunk.
+bool walks_take(const AttentionShape& shape);
+inline constexpr int64_t kLongSpan = 16 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
 struct AttentionInputs {
@@ -46,30 +59,53 @@ struct AttentionInputs {
 };
 
 /// Scratch of one call, owned by the caller; a model's layers share one pair (forward and gradient).
-/// Forward: state c is the state entering chunk c, state N is ht. Gradient: state c is the gradient arriving at the
-/// start of chunk c (of the state entering it), state N is dht. Before `advance`, the states are the chunks' own parts.
+/// Forward: state s is the state entering span s, the last one is ht. Gradient: state s is the gradient arriving at the
+/// start of span s (of the state entering it), the last one is dht. Before `advance`, they are the spans' own parts.
 struct AttentionChunks {
-  Tensor state;    // [B, H, N + 1, K, V]
-  Tensor decay_k;  // [B, H, N, K]: decay of a whole chunk on the key channels; zero where a document starts inside
-  Tensor decay_v;  // [B, H, N, V]: the same on the value channels; bilinear only, else undefined
+  Tensor state;    // span_states()
+  Tensor decay_k;  // span_decays(K): decay of a whole span on the key channels; zero where a document starts inside.
+  Tensor decay_v;  // span_decays(V): the same on the value channels; bilinear only, else undefined
+  Tensor work;     // uint8 [AttentionWork::bytes] where that is not 0, from carry_forward to attention_gradients
 };
 
-/// Makes each chunk's carry: decays, and the state it adds: sum over its tokens of (k_t e_t)^T (v_t ev_t).
+/// What kernels that walk over long spans keep of a whole shard: places in AttentionChunks::work, in bytes.
+struct AttentionWork {
+  int64_t q = 0, k = 0;           // bfloat16 [B, T, H, K], decayed; vector gates
+  int64_t scores = 0, decay = 0;  // bfloat16 [B, H, N, C, C]; float32 [B, H, N, K] of whole chunks; vector gates
+  int64_t state = 0, dstate = 0;  // bfloat16 [B, H, N, V, K] entering, and gradient leaving, chunks; learned gates
+  int64_t bytes = 0;
+  static AttentionWork of(const AttentionShape& shape);
+  Shape shape() const { return bytes > 0 ? Shape{bytes} : Shape{}; }
+};
+
+/// Makes the tensors by make(shape, dtype); `number` is the dtype of states. The gradient's has `state` alone.
+template <class Make>
+AttentionChunks make_attention_chunks(const AttentionShape& s, DType number, bool gradient, Make&& make) {
+  AttentionChunks c;
+  c.state = make(s.span_states(), number);
+  if (gradient) return c;
+  c.decay_k = make(s.span_decays(s.K), number);
+  if (s.has_decay_v()) c.decay_v = make(s.span_decays(s.V), number);
+  if (const Shape work = AttentionWork::of(s).shape(); work.rank() > 0) c.work = make(work, DType::kUInt8);
+  return c;
+}
+
+/// Makes each span's carry: decays, and the state it adds: sum over its tokens of (k_t e_t)^T (v_t ev_t).
 void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream);
 
-/// Composes: state_0 = h0, state_{c+1} = decay_c * state_c + S_c, ht = state_N. h0, ht [B, H, K, V]; may not alias.
+/// Composes: state_0 = h0, state_{s+1} = decay_s * state_s + S_s, ht the last state. h0, ht [B, H, K, V]; may not alias.
 void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                      const Stream& stream);
 
 /// o [B, T, H, V], after advance_forward.
 void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream);
 
-/// Makes each chunk's own part of the state gradient: sum over its tokens of scale (q_t c_t)^T (dout_t cv_t).
+/// Makes each span's own part of the state gradient: sum over its tokens of scale (q_t c_t)^T (dout_t cv_t).
 /// `chunks` are the forward's (for decays); dout [B, T, H, V].
 void carry_backward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& dout,
                     const AttentionChunks& dchunks, const Stream& stream);
 
-/// Composes from the right: dstate_N = dht, dstate_c = decay_c * dstate_{c+1} + dS_c, dh0 = dstate_0.
+/// Composes from the right: the last dstate = dht, dstate_s = decay_s * dstate_{s+1} + dS_s, dh0 = dstate_0.
 void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                       const Tensor& dht, const Tensor& dh0, const Stream& stream);
 

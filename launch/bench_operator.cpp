@@ -67,9 +67,9 @@ BenchProblem::BenchProblem(const AttentionShape& s, DType dtype) : dtype_(dtype)
   h0_ = make(s.state(), -1, 1), ht_ = make(s.state());
   dht_ = make(s.state(), -1, 1), dh0_ = make(s.state());
   out_.dq = make(keys), out_.dk = make(keys), out_.dv = make(values);
-  chunks_.state = make(s.chunk_states()), dchunks_.state = make(s.chunk_states());
-  chunks_.decay_k = make({s.B, s.H, s.num_chunks(), s.K});
-  if (bilinear) chunks_.decay_v = make({s.B, s.H, s.num_chunks(), s.V});
+  const auto make_scratch = [this](const Shape& shape, DType) { return make(shape); };
+  chunks_ = make_attention_chunks(s, dtype, false, make_scratch);
+  dchunks_ = make_attention_chunks(s, dtype, true, make_scratch);
 }
 
 /// Wall and processor seconds so far.

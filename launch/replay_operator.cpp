@@ -49,6 +49,7 @@ OperatorCase::OperatorCase(const std::string& name, const ReplayReport& report) 
   const auto shard = [&](const Tensor& x) { return own(cut_tokens(x, range)); };
   const GateKind gate = parse_gate_kind(file.read_string(name, "gate"));
   in.shape = {q.tensor.dim(0), range.size(), q.tensor.dim(2), q.tensor.dim(3), v.tensor.dim(3), gate};
+  in.shape.span = attention_span(in.shape, compute);
   in.q = shard(q);
   in.k = shard(read("k", compute));
   in.v = shard(v);
@@ -77,10 +78,8 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   };
   const auto make = [&](const Shape& shape) { return make_like(shape, report.precision().accum); };
   const auto like = [&](const Tensor& x) { return x.defined() ? make_like(x.shape, x.dtype) : Tensor{}; };
-  const bool has_v_gate = s.gate == GateKind::kBilinear;
-  const AttentionChunks chunks{make(s.chunk_states()), make({s.B, s.H, s.num_chunks(), s.K}),
-                               has_v_gate ? make({s.B, s.H, s.num_chunks(), s.V}) : Tensor{}};
-  const AttentionChunks dchunks{make(s.chunk_states()), {}, {}};
+  const AttentionChunks chunks = make_attention_chunks(s, report.precision().accum, false, make_like),
+                        dchunks = make_attention_chunks(s, report.precision().accum, true, make_like);
   const Tensor ht = make(s.state()), dh0 = make(s.state()), o = like(in.v);
   const AttentionGradients grad{like(in.q), like(in.k), like(in.v), s.gate == GateKind::kFixed ? Tensor{} : like(in.gk),
                                 like(in.gv)};

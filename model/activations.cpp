@@ -100,21 +100,32 @@ Tensor resized(Tensor capacity, const Shape& shape) {
   return shape.rank() > 0 ? capacity : Tensor{};
 }
 
-AttentionChunks make_chunks(const AttentionShape& s, bool gradient, Arena& arena, DType dtype) {
+/// Of each tensor as much as the layer takes that takes most of it.
+AttentionChunks make_chunks(const std::vector<AttentionShape>& layers, bool gradient, Arena& arena, DType dtype) {
+  const auto largest = [&](DType kind, auto&& shape_of) {
+    Shape shape;
+    for (const AttentionShape& s : layers) {
+      const Shape its = shape_of(s);
+      if (its.rank() > 0 && (shape.rank() == 0 || its.numel() > shape.numel())) shape = its;
+    }
+    return shape.rank() > 0 ? arena.tensor("carries", shape, kind) : Tensor{};
+  };
   AttentionChunks c;
-  c.state = arena.tensor("chunk states", s.chunk_states(), dtype);
+  c.state = largest(dtype, [](const AttentionShape& s) { return s.span_states(); });
   if (gradient) return c;
-  c.decay_k = arena.tensor("chunk states", {s.B, s.H, s.num_chunks(), s.K}, dtype);
-  if (s.gate == GateKind::kBilinear) c.decay_v = arena.tensor("chunk states", {s.B, s.H, s.num_chunks(), s.V}, dtype);
+  c.decay_k = largest(dtype, [](const AttentionShape& s) { return s.span_decays(s.K); });
+  c.decay_v = largest(dtype, [](const AttentionShape& s) { return s.has_decay_v() ? s.span_decays(s.V) : Shape{}; });
+  c.work = largest(DType::kUInt8, [](const AttentionShape& s) { return AttentionWork::of(s).shape(); });
   return c;
 }
 
 AttentionChunks cut_chunks(const AttentionChunks& c, const AttentionShape& s) {
   AttentionChunks r;
   if (!c.state.defined()) return r;
-  r.state = resized(c.state, s.chunk_states());
-  if (c.decay_k.defined()) r.decay_k = resized(c.decay_k, {s.B, s.H, s.num_chunks(), s.K});
-  if (c.decay_v.defined()) r.decay_v = resized(c.decay_v, {s.B, s.H, s.num_chunks(), s.V});
+  r.state = resized(c.state, s.span_states());
+  if (c.decay_k.defined()) r.decay_k = resized(c.decay_k, s.span_decays(s.K));
+  if (c.decay_v.defined()) r.decay_v = resized(c.decay_v, s.span_decays(s.V));
+  if (const Shape work = AttentionWork::of(s).shape(); work.rank() > 0 && c.work.defined()) r.work = resized(c.work, work);
   return r;
 }
 
@@ -152,8 +163,10 @@ Scratch make_scratch(const std::vector<LayerDims>& dims, int64_t B, int64_t T, b
   for (const auto& row : scratch_rows(largest, B, T))
     if (row.shape.rank() > 0 && needed(row.needed))
       s.*row.tensor = arena.tensor("scratch", row.shape, row.accum ? precision.accum : precision.compute);
-  s.chunks = make_chunks(largest.attention(B, T), false, arena, precision.accum);
-  if (training) s.dchunks = make_chunks(largest.attention(B, T), true, arena, precision.accum);
+  std::vector<AttentionShape> layers;
+  for (const LayerDims& d : dims) layers.push_back(d.attention(B, T, precision.compute));
+  s.chunks = make_chunks(layers, false, arena, precision.accum);
+  if (training) s.dchunks = make_chunks(layers, true, arena, precision.accum);
   return s;
 }
 
@@ -167,8 +180,9 @@ Scratch cut(const Scratch& capacity, const LayerDims& dims, int64_t B, int64_t T
   Scratch s;
   for (const auto& row : scratch_rows(dims, B, T))
     if ((capacity.*row.tensor).defined()) s.*row.tensor = resized(capacity.*row.tensor, row.shape);
-  s.chunks = cut_chunks(capacity.chunks, dims.attention(B, T));
-  s.dchunks = cut_chunks(capacity.dchunks, dims.attention(B, T));
+  const AttentionShape shape = dims.attention(B, T, s.normed.dtype);
+  s.chunks = cut_chunks(capacity.chunks, shape);
+  s.dchunks = cut_chunks(capacity.dchunks, shape);
   return s;
 }
 

@@ -21,7 +21,12 @@ struct LayerDims {
 
   static LayerDims of(const ModelConfig& config, int64_t layer);
   int64_t operator_k() const { return lrpe ? 2 * K : K; }
-  AttentionShape attention(int64_t B, int64_t T) const { return {B, T, H, operator_k(), V, gate}; }
+  /// `dtype`: of q.
+  AttentionShape attention(int64_t B, int64_t T, DType dtype) const {
+    AttentionShape s{B, T, H, operator_k(), V, gate};
+    s.span = attention_span(s, dtype);
+    return s;
+  }
 };
 
 /// Two dtypes of a run: `compute` of what matrix products read (bfloat16 on a GPU), `accum` of what adds up: the

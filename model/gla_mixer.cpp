@@ -78,7 +78,7 @@ class GlaMixer final : public Mixer {
   }
 
   AttentionInputs inputs(const LayerActivations& a, const Batch& batch) const override {
-    AttentionInputs in{dims_.attention(a.q.dim(0), a.q.dim(1)), a.q, a.k, a.v, a.gk, a.gv, batch.starts};
+    AttentionInputs in{dims_.attention(a.q.dim(0), a.q.dim(1), a.q.dtype), a.q, a.k, a.v, a.gk, a.gv, batch.starts};
     if (dims_.gate == GateKind::kFixed) in.gk = log_decay_;
     in.scale = 1.0 / std::sqrt(static_cast<double>(dims_.K));
     return in;

@@ -58,7 +58,7 @@ class LightningMixer final : public Mixer {
   }
 
   AttentionInputs inputs(const LayerActivations& a, const Batch& batch) const override {
-    return {dims_.attention(a.q.dim(0), a.q.dim(1)), a.q, a.k, a.v, log_decay_, {}, batch.starts, 1.0};
+    return {dims_.attention(a.q.dim(0), a.q.dim(1), a.q.dtype), a.q, a.k, a.v, log_decay_, {}, batch.starts, 1.0};
   }
 
   Tensor heads(const Tensor& x, const LayerActivations& a) const {

@@ -23,6 +23,7 @@ void check_inputs(const AttentionInputs& in) {
   const Shape keys{s.B, s.T, s.H, s.K}, values{s.B, s.T, s.H, s.V};
   CHECK(s.K > 0 && s.V > 0, "head dimensions must be positive, got K {} and V {}", s.K, s.V);
   CHECK(in.q.device.type == DeviceType::kCpu, "this build has no CUDA backend");
+  CHECK(s.span == kChunk, "span {}: a CPU keeps the states of all chunks, of {} tokens", s.span, kChunk);
   check_tensor(in.q, "q", keys, dtype);
   check_tensor(in.k, "k", keys, dtype);
   check_tensor(in.v, "v", values, dtype);
@@ -36,13 +37,12 @@ void check_inputs(const AttentionInputs& in) {
 
 void check_decays(const AttentionInputs& in, const AttentionChunks& chunks) {
   const AttentionShape& s = in.shape;
-  check_tensor(chunks.decay_k, "decay_k", Shape{s.B, s.H, s.num_chunks(), s.K}, in.q.dtype);
-  check_optional(chunks.decay_v, "decay_v", s.gate == GateKind::kBilinear, Shape{s.B, s.H, s.num_chunks(), s.V},
-                 in.q.dtype);
+  check_tensor(chunks.decay_k, "decay_k", s.span_decays(s.K), in.q.dtype);
+  check_optional(chunks.decay_v, "decay_v", s.gate == GateKind::kBilinear, s.span_decays(s.V), in.q.dtype);
 }
 
 void check_states(const AttentionInputs& in, const Tensor& states, const char* name) {
-  check_tensor(states, name, in.shape.chunk_states(), in.q.dtype);
+  check_tensor(states, name, in.shape.span_states(), in.q.dtype);
 }
 
 void check_values(const AttentionInputs& in, const Tensor& x, const char* name) {
@@ -66,6 +66,38 @@ GateKind parse_gate_kind(const std::string& word) {
   }
   throw Error(ExitCode::kInput,
               fmt::format("gate is \"{}\", but must be none, fixed, scalar, vector or bilinear", word));
+}
+
+bool walks_take(const AttentionShape& s) {
+  // A block has all channels of the other side, and 64 or 128 of its own.
+  const auto walk = [](int64_t own, int64_t other) {
+    return own % 64 == 0 && (other == 64 || other == 128 || (other == 256 && own % 128 == 0));
+  };
+  const bool learned = s.gate == GateKind::kScalar || s.gate == GateKind::kVector;
+  return s.gate != GateKind::kBilinear && walk(s.V, s.K) && (learned || walk(s.K, s.V));
+}
+
+int64_t attention_span(const AttentionShape& shape, DType dtype) {
+  return dtype == DType::kBFloat16 && walks_take(shape) ? kLongSpan : kChunk;
+}
+
+AttentionWork AttentionWork::of(const AttentionShape& s) {
+  AttentionWork work;
+  const auto take = [&](int64_t bytes) {
+    const int64_t place = work.bytes;
+    work.bytes += (bytes + 255) / 256 * 256;
+    return place;
+  };
+  if (s.span == kChunk) return work;
+  const int64_t tokens = s.B * s.T * s.H, chunks = s.B * s.H * s.num_chunks();
+  if (s.gate == GateKind::kVector) {
+    work.q = take(2 * tokens * s.K), work.k = take(2 * tokens * s.K);
+    work.scores = take(2 * chunks * kChunk * kChunk), work.decay = take(4 * chunks * s.K);
+  }
+  if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {
+    work.state = take(2 * chunks * s.K * s.V), work.dstate = take(2 * chunks * s.K * s.V);
+  }
+  return work;
 }
 
 void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream) {

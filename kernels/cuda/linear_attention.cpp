@@ -1,5 +1,7 @@
 // Linear attention on CUDA: the checks of every stage, and which kernels run it.
-//   bfloat16, K and V multiples of 8 and aligned tensors: tensor cores;  else, and float32: plain arithmetic.
+//   spans of several chunks: walks (linear_attention_walk.cuh), bfloat16 alone
+//   spans of one chunk: bfloat16, K and V multiples of 8 and aligned tensors: tensor cores;  else, and float32: plain
+//   arithmetic
 #include "kernels/linear_attention.h"
 
 #include "kernels/cuda/cuda.h"
@@ -49,6 +51,9 @@ class Stage {
     a_.gate = static_cast<Gate>(s_.gate);
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
+    CHECK(s_.span > 0 && s_.span % kChunk == 0, "span {} must be a multiple of {}", s_.span, kChunk);
+    CHECK(!walks() || (bfloat16() && walks_take(s_)), "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span,
+          to_string(s_.gate), s_.K, s_.V, to_string(dtype_));
     const bool vector = s_.gate == GateKind::kVector || bilinear();
     const Shape gates = s_.gate == GateKind::kFixed ? Shape{s_.H} : vector ? keys() : Shape{s_.B, s_.T, s_.H};
     a_.q = activation(in.q, "q", keys());
@@ -81,13 +86,49 @@ class Stage {
     return wanted ? static_cast<float*>(x.data) : nullptr;
   }
   float* states(const Tensor& x, const char* name) {
-    float* data = number(x, name, s_.chunk_states());
+    float* data = number(x, name, s_.span_states());
     fast_ = fast_ && reinterpret_cast<uintptr_t>(data) % 16 == 0;
     return data;
   }
   void decays(const AttentionChunks& chunks) {
-    a_.decay_k = number(chunks.decay_k, "decay_k", Shape{s_.B, s_.H, a_.N, s_.K});
-    a_.decay_v = optional(chunks.decay_v, "decay_v", bilinear(), Shape{s_.B, s_.H, a_.N, s_.V});
+    a_.decay_k = number(chunks.decay_k, "decay_k", s_.span_decays(s_.K));
+    a_.decay_v = optional(chunks.decay_v, "decay_v", bilinear(), s_.span_decays(s_.V));
+  }
+
+  bool walks() const { return s_.span > kChunk; }
+  bool vector() const { return s_.gate == GateKind::kVector; }
+  bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
+  /// Takes AttentionChunks::work, and what it has for the pass of the keys.
+  void work(const AttentionChunks& chunks) {
+    const AttentionWork at = AttentionWork::of(s_);
+    if (at.bytes == 0) return;
+    check(chunks.work, "work", Shape{at.bytes}, DType::kUInt8, stream_);
+    auto* base = static_cast<std::byte*>(chunks.work.data);
+    decayed_ = {base + at.q, base + at.k, reinterpret_cast<__nv_bfloat16*>(base + at.scores),
+                reinterpret_cast<float*>(base + at.decay)};
+    a_.chunk_state = base + at.state, a_.chunk_dstate = base + at.dstate;
+  }
+  void launch_scores() { check_launch(attention::launch_scores(a_, decayed_, queue()), name_); }
+
+  enum class Made { kCarry, kChunkStates, kOutput };
+  /// The walk of values' side (o, dv) or of keys' (dq, dk), with everything but what it makes.
+  attention::Walk walk(bool own_is_keys, bool reversed, Made made) const {
+    const void *q = vector() ? decayed_.q : a_.q, *k = vector() ? decayed_.k : a_.k;
+    attention::Walk w{};
+    const void *first = own_is_keys ? (reversed ? q : k) : (reversed ? a_.dout : a_.v);
+    const void *second = own_is_keys ? (reversed ? a_.dout : a_.v) : (reversed ? q : k);
+    const void *third = own_is_keys ? (reversed ? a_.v : a_.dout) : (reversed ? k : q);
+    w.own = first, w.update = second, w.read = made == Made::kOutput ? third : nullptr;
+    w.own_dim = own_is_keys ? s_.K : s_.V;
+    w.own_is_keys = own_is_keys, w.reversed = reversed, w.carry = made == Made::kCarry;
+    w.num_spans = s_.num_spans(), w.chunks_per_span = s_.span / kChunk;
+    w.states = reversed ? a_.dstate : a_.state;
+    w.scores = decayed_.scores, w.chunk_decay = decayed_.decay;
+    return w;
+  }
+  void launch(const attention::Walk& w) {
+    check_launch(vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
+                 name_);
   }
 
   /// Runs the tensor cores' launcher where it takes this problem, else the general one.
@@ -106,27 +147,56 @@ class Stage {
   DType dtype_;
   bool fast_;
   Arguments a_{};
+  attention::Decayed decayed_{};
 };
 
 void launch_carry(Stage& stage, bool backward) {
   const Arguments& a = stage.arguments();
+  if (stage.walks()) return stage.launch(stage.walk(false, backward, Stage::Made::kCarry));
   stage.launch(
       attention::carry_fits, [&] { return attention::launch_carry(a, backward, stage.queue()); },
       [&] { return attention::launch_general_carry(a, stage.bfloat16(), backward, nullptr, stage.queue()); });
 }
 
-void compose_part(Stage& stage, bool backward, const float* states, int64_t token, const Tensor& to) {
+/// Goes chunk by chunk from the stored state at the start of the token's span (backward: at its end).
+void compose_part(Stage& stage, bool backward, int64_t span, const float* states, int64_t token, const Tensor& to) {
   const Arguments& a = stage.arguments();
   CHECK(token >= 0 && token <= a.T, "token {} is outside [0, {}]", token, a.T);
-  const int64_t chunk = token / kChunk, begin = chunk * kChunk, end = std::min(begin + kChunk, a.T);
-  const int64_t from = backward ? std::min(chunk + 1, a.N) : chunk, size = a.K * a.V;
+  const int64_t num_spans = (a.T + span - 1) / span, first = token / span, size = a.K * a.V;
+  const int64_t from = backward ? std::min(first + 1, num_spans) : first;
+  int64_t at = std::min(from * span, a.T);
   Part part;
-  part.first = backward ? token : begin;
-  part.n = backward ? end - token : token - begin;
   part.from = states + from * size;
-  part.from_stride = (a.N + 1) * size;
+  part.from_stride = (num_spans + 1) * size;
   part.to = stage.number(to, backward ? "dh" : "h", Shape{a.B, a.H, a.K, a.V});
-  check_launch(attention::launch_general_carry(a, stage.bfloat16(), backward, &part, stage.queue()), "compose_part");
+  do {
+    const int64_t edge = backward ? (at - 1) / kChunk * kChunk : (at / kChunk + 1) * kChunk;
+    const int64_t next = backward ? std::max(edge, token) : std::min(edge, token);
+    part.first = std::min(at, next);
+    part.n = std::max(at, next) - part.first;
+    check_launch(attention::launch_general_carry(a, stage.bfloat16(), backward, &part, stage.queue()), "compose_part");
+    part.from = part.to, part.from_stride = size;
+    at = next;
+  } while (at != token);
+}
+
+/// Every gradient by walks; those of learned gates, with dq and dk, by a pass over chunks from the walks' states.
+void walk_gradients(Stage& stage) {
+  Arguments& a = stage.arguments();
+  attention::Walk dv = stage.walk(false, true, Stage::Made::kOutput);
+  dv.out = a.dv;
+  if (stage.learned()) {
+    attention::Walk states = stage.walk(false, false, Stage::Made::kChunkStates);
+    states.chunk_states = a.chunk_state;
+    dv.chunk_states = a.chunk_dstate;
+    stage.launch(states);
+    stage.launch(dv);
+    check_launch(attention::launch_span_keys(a, stage.queue()), "attention_gradients");
+    return;
+  }
+  attention::Walk dq = stage.walk(true, false, Stage::Made::kOutput), dk = stage.walk(true, true, Stage::Made::kOutput);
+  dq.out = a.dq, dk.out = a.dk;
+  for (const attention::Walk& w : {dv, dq, dk}) stage.launch(w);
 }
 
 }  // namespace
@@ -134,7 +204,9 @@ void compose_part(Stage& stage, bool backward, const float* states, int64_t toke
 void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream) {
   Stage stage(in, stream, "carry_forward");
   stage.decays(chunks);
-  stage.arguments().state = stage.states(chunks.state, "chunk states");
+  stage.arguments().state = stage.states(chunks.state, "states");
+  stage.work(chunks);
+  if (stage.walks() && stage.vector()) stage.launch_scores();
   launch_carry(stage, false);
 }
 
@@ -142,27 +214,35 @@ void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, c
                      const Stream& stream) {
   Stage stage(in, stream, "advance_forward");
   stage.decays(chunks);
-  stage.arguments().state = stage.states(chunks.state, "chunk states");
+  stage.arguments().state = stage.states(chunks.state, "states");
   const float* first = stage.number(h0, "h0", in.shape.state());
   float* last = stage.number(ht, "ht", in.shape.state());
+  stage.arguments().N = in.shape.num_spans();
   check_launch(attention::launch_advance(stage.arguments(), false, first, last, stage.queue()), "advance_forward");
 }
 
 void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream) {
   Stage stage(in, stream, "output_forward");
   Arguments& a = stage.arguments();
-  a.state = stage.states(chunks.state, "chunk states");
+  a.state = stage.states(chunks.state, "states");
   a.o = stage.activation(o, "o", stage.values());
+  if (stage.walks()) {
+    stage.work(chunks);
+    attention::Walk w = stage.walk(false, false, Stage::Made::kOutput);
+    w.out = a.o;
+    return stage.launch(w);
+  }
   stage.launch(
       attention::output_fit, [&] { return attention::launch_output(a, stage.queue()); },
       [&] { return attention::launch_general_pass(a, stage.bfloat16(), Pass::kOutput, stage.queue()); });
 }
 
-void carry_backward(const AttentionInputs& in, const AttentionChunks&, const Tensor& dout,
+void carry_backward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& dout,
                     const AttentionChunks& dchunks, const Stream& stream) {
   Stage stage(in, stream, "carry_backward");
-  stage.arguments().dstate = stage.states(dchunks.state, "chunk state gradients");
+  stage.arguments().dstate = stage.states(dchunks.state, "state gradients");
   stage.arguments().dout = stage.activation(dout, "dout", stage.values());
+  stage.work(chunks);
   launch_carry(stage, true);
 }
 
@@ -170,9 +250,10 @@ void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, 
                       const Tensor& dht, const Tensor& dh0, const Stream& stream) {
   Stage stage(in, stream, "advance_backward");
   stage.decays(chunks);
-  stage.arguments().dstate = stage.states(dchunks.state, "chunk state gradients");
+  stage.arguments().dstate = stage.states(dchunks.state, "state gradients");
   const float* first = stage.number(dht, "dht", in.shape.state());
   float* last = stage.number(dh0, "dh0", in.shape.state());
+  stage.arguments().N = in.shape.num_spans();
   check_launch(attention::launch_advance(stage.arguments(), true, first, last, stage.queue()), "advance_backward");
 }
 
@@ -180,8 +261,8 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
                          const Tensor& dout, const AttentionGradients& out, const Stream& stream) {
   Stage stage(in, stream, "attention_gradients");
   Arguments& a = stage.arguments();
-  a.state = stage.states(chunks.state, "chunk states");
-  a.dstate = stage.states(dchunks.state, "chunk state gradients");
+  a.state = stage.states(chunks.state, "states");
+  a.dstate = stage.states(dchunks.state, "state gradients");
   a.dout = stage.activation(dout, "dout", stage.values());
   a.dq = stage.activation(out.dq, "dq", stage.keys());
   a.dk = stage.activation(out.dk, "dk", stage.keys());
@@ -189,6 +270,10 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
   const GateKind gate = in.shape.gate;
   a.dgk = stage.optional(out.dgk, "dgk", gate != GateKind::kNone && gate != GateKind::kFixed, in.gk.shape);
   a.dgv = stage.optional(out.dgv, "dgv", gate == GateKind::kBilinear, in.gv.shape);
+  if (stage.walks()) {
+    stage.work(chunks);
+    return walk_gradients(stage);
+  }
   stage.launch(
       attention::keys_fit, [&] { return attention::launch_keys(a, stage.queue()); },
       [&] { return attention::launch_general_pass(a, stage.bfloat16(), Pass::kKeys, stage.queue()); });
@@ -200,14 +285,14 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
 void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,
               const Stream& stream) {
   Stage stage(in, stream, "state_at");
-  compose_part(stage, false, stage.states(chunks.state, "chunk states"), token, h);
+  compose_part(stage, false, in.shape.span, stage.states(chunks.state, "states"), token, h);
 }
 
 void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
                        const Tensor& dh, const Stream& stream) {
   Stage stage(in, stream, "state_gradient_at");
   stage.arguments().dout = stage.activation(dout, "dout", stage.values());
-  compose_part(stage, true, stage.states(dchunks.state, "chunk state gradients"), token, dh);
+  compose_part(stage, true, in.shape.span, stage.states(dchunks.state, "state gradients"), token, dh);
 }
 
 }  // namespace baton::cuda

@@ -3,6 +3,7 @@
 // linear_attention.cpp asserts that both agree.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -24,10 +25,33 @@ struct Arguments {
   float *decay_k, *decay_v;
   void *o, *dq, *dk, *dv;
   float *dgk, *dgv;
+  void *chunk_state, *chunk_dstate;  // bfloat16 [B, H, N, V, K]: states entering chunks and their gradients
+                                           // leaving them, where spans have several chunks
 };
 
-/// Which tensors a pass over chunks makes: o; dq, dk and dgk; dv and dgv.
-enum class Pass { kOutput, kKeys, kValues };
+/// A walk over the chunks of spans (linear_attention_walk.cuh, which has the equations). Activations are bfloat16.
+struct Walk {
+  const void *own, *update, *read;  // [B, T, H, own or other side's channels]; read null: no out
+  int64_t own_dim;
+  bool own_is_keys, reversed;
+  bool carry;  // from no state; writes the span's own state, and forward its decays to Arguments::decay_k
+  int64_t num_spans, chunks_per_span;
+  float* states;             // [B, H, num_spans + 1, K, V]
+  const __nv_bfloat16* scores;  // [B, H, N, C, C], and
+  const float* chunk_decay;  // [B, H, N, K]: where decays have channels
+  void* out;                 // [B, T, H, own_dim]
+  void* chunk_states;        // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
+};
+
+/// What linear_attention_scores.cu makes of q, k and gates of key channels.
+struct Decayed {
+  void *q, *k;         // [B, T, H, K]: scale q through, k after
+  __nv_bfloat16* scores;  // [B, H, N, C, C]: scale q_i k_j D_ij, rows i; undefined in 16 x 16 blocks above the diagonal
+  float* decay;        // [B, H, N, K] of whole chunks
+};
+
+/// Which tensors a pass over chunks makes: o; dq, dk and dgk; dv and dgv; as kKeys, from chunk_state and chunk_dstate.
+enum class Pass { kOutput, kKeys, kValues, kSpanKeys };
 
 /// Part of a chunk for state_at: tokens [first, first + n) composed with `from` [B, H, K, V], `to` of the same shape.
 struct Part {
@@ -46,7 +70,12 @@ bool values_fit(const Arguments& a, int64_t shared_bytes);
 cudaError_t launch_carry(const Arguments& a, bool backward, cudaStream_t stream);
 cudaError_t launch_output(const Arguments& a, cudaStream_t stream);
 cudaError_t launch_keys(const Arguments& a, cudaStream_t stream);
+cudaError_t launch_span_keys(const Arguments& a, cudaStream_t stream);
 cudaError_t launch_values(const Arguments& a, cudaStream_t stream);
+
+cudaError_t launch_number_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
+cudaError_t launch_channel_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
+cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream);
 
 // Plain float32 arithmetic, either dtype, any K and V.
 cudaError_t launch_general_carry(const Arguments& a, bool bfloat16, bool backward, const Part* part,

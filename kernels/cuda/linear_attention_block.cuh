@@ -9,7 +9,9 @@ namespace baton::cuda::attention {
 /// kOwn, kOther: that side's decays have channels. Neither: one number a token, on the keys.
 template <Pass kPass, bool kOwn, bool kOther>
 struct PassTraits {
-  static constexpr bool kKeys = kPass == Pass::kKeys;
+  static constexpr bool kSpan = kPass == Pass::kSpanKeys;
+  static constexpr bool kKeys = kPass == Pass::kKeys || kSpan;
+  static_assert(!kSpan || !kOther);
   static constexpr bool kNumber = !kOwn && !kOther;
   static constexpr bool kDx = kPass != Pass::kValues || kOwn;
   static constexpr bool kDy = kPass != Pass::kOutput;
@@ -30,7 +32,8 @@ struct PassTraits {
   static constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
   static constexpr int kScoreBytes = kTileBytes;
   static constexpr int kXYBytes = 2 * kTileBytes;  // own x and y; while scores are made, the other side's
-  static constexpr int kStageBytes = 2 * kTileBytes + (kOther ? 0 : 4 * kTileBytes);  // H, DH; x, y of two steps
+  // H, DH; x, y of two steps; of spans all of two steps.
+  static constexpr int kStageBytes = (kSpan ? 8 : kOther ? 2 : 6) * kTileBytes;
   static constexpr int kLevelBytes = kOther ? kLevels * kTileBytes : 0;
   static constexpr int kClimbBytes = kOwn ? kTileBytes + 3 * kChunk * kSumWidth * 4 : 0;
   static constexpr int max_of(int a, int b) { return a > b ? a : b; }
@@ -49,7 +52,7 @@ struct PassTraits {
 template <Pass kPass, bool kOwn, bool kOther>
 struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   using Traits = PassTraits<kPass, kOwn, kOther>;
-  using Traits::kDx, Traits::kDy, Traits::kGates, Traits::kKeys, Traits::kNumber, Traits::kSumWidth;
+  using Traits::kDx, Traits::kDy, Traits::kGates, Traits::kKeys, Traits::kNumber, Traits::kSpan, Traits::kSumWidth;
   using typename Traits::Tables;
 
   const Arguments& a;
@@ -109,16 +112,14 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       if constexpr (kGates) {
         if (sub == 0) tables.other_whole[tile * kTile + channel] = outer.whole;
       }
-      own += row_product();
-      write_levels(decay, outer);
+      own += row_product(x, y);
+      write_levels(decay, outer, x, y, work);
       write_resident(decay, outer, tile);
       __syncthreads();
       if (tile + 1 < other_tiles) copy_other(tile + 1);
       scores.add(work, warp, lane);
     }
-    own += __shfl_xor_sync(0xffffffffu, own, 1);
-    own += __shfl_xor_sync(0xffffffffu, own, 2);
-    if (threadIdx.x % 4 == 0) tables.own[threadIdx.x / 4] = a.scale * own;
+    add_up_rows(a.scale * own, tables.own);
     scores.write(a.scale, warp, lane, score);
     __syncthreads();
   }
@@ -127,31 +128,6 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     copy_tile(a, other_x, other_dim, at, tile * kTile, x);
     copy_tile(a, other_y, other_dim, at, tile * kTile, y);
     commit_copies();
-  }
-  /// A quarter of x_t . y_t, t = thread / 4.
-  __device__ __forceinline__ float row_product() const {
-    const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 16;
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < 16; c += 2) {
-      const float2 left = load_pair(x, row, col + c), right = load_pair(y, row, col + c);
-      sum = fmaf(left.x, right.x, fmaf(left.y, right.y, sum));
-    }
-    return sum;
-  }
-  __device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDecay& outer) {
-    constexpr int kSize = kTile * kTile;
-    decay.begin();
-    write_level<1, true>(decay, x, y, work);
-    decay.climb<1>();
-    write_level<2, true>(decay, x, y, work + kSize);
-    decay.climb<2>();
-    write_level<4, true>(decay, x, y, work + 2 * kSize);
-    decay.climb<4>();
-    write_level<8, true>(decay, x, y, work + 3 * kSize);
-    decay.climb<8>();
-    write_outer_level<true>(sub & 1, decay, 1.0f, x, y, work + 4 * kSize);
-    write_outer_level<true>(sub & 2, decay, outer.level_32, x, y, work + 5 * kSize);
   }
   __device__ __forceinline__ void write_resident(const ChannelDecay& decay, const OuterDecay& outer, int tile) {
 #pragma unroll
@@ -206,6 +182,44 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       __syncthreads();
     }
     if constexpr (!kOther) write_scores(sums);
+  }
+
+  /// The same from states rounded before, [V, K] a chunk: everything comes by copies, two steps in flight.
+  __device__ __forceinline__ void meet_span_states(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
+    constexpr int kSize = kTile * kTile;
+    const int64_t chunk = ((at.batch * a.H + at.head) * a.N + at.chunk) * a.V * a.K;
+    const Bf16* h = static_cast<const Bf16*>(a.chunk_state) + chunk + col0;
+    const Bf16* dh = static_cast<const Bf16*>(a.chunk_dstate) + chunk + col0;
+    Accumulator sums;
+    clear(sums);
+    const auto load = [&](int tile) {
+      Bf16* to = work + tile % 2 * 4 * kSize;
+      copy_tile(a, other_x, other_dim, at, tile * kTile, to);
+      copy_tile(a, other_y, other_dim, at, tile * kTile, to + kSize);
+      copy_square(h + tile * kTile * a.K, a.K, to + 2 * kSize);
+      copy_square(dh + tile * kTile * a.K, a.K, to + 3 * kSize);
+      commit_copies();
+    };
+    load(0);
+    for (int tile = 0; tile < other_tiles; ++tile) {
+      const Bf16 *left_x = work + tile % 2 * 4 * kSize, *left_y = left_x + kSize;
+      const Bf16 *h_tile = left_y + kSize, *dh_tile = h_tile + kSize;
+      wait_copies<0>();
+      __syncthreads();
+      if (tile + 1 < other_tiles) load(tile + 1);
+      if (!above_diagonal()) multiply_tiles<Lies::kRows, Lies::kColumns>(left_x, left_y, warp, lane, 0, 4, sums);
+      multiply_tiles<Lies::kRows, Lies::kRows>(left_x, h_tile, warp, lane, 0, 4, dx);
+      multiply_tiles<Lies::kRows, Lies::kRows>(left_y, dh_tile, warp, lane, 0, 4, dy);
+      if constexpr (kGates || kNumber) {
+#pragma unroll
+        for (int i = 0; i < kSub; ++i) {
+          const int row = sub * kSub + i;
+          anchors[i % 4] = fmaf(at_place(h_tile, row, channel), at_place(dh_tile, row, channel), anchors[i % 4]);
+        }
+      }
+    }
+    __syncthreads();
+    write_scores(sums);
   }
 
   __device__ __forceinline__ bool above_diagonal() const { return warp / 2 < 2 && warp % 2 == 1; }

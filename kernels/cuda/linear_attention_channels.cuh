@@ -10,7 +10,7 @@ template <Pass kPass, bool kOwn, bool kOther>
 struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::warp, Base::lane, Base::sub, Base::channel, Base::own_dim, Base::tables;
-  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSumWidth;
+  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   struct Climb {
@@ -164,25 +164,30 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     }
   }
 
-  /// Sums over the threads that loaded a row (keys) or a column (values) of the states: parts first, then all.
+  /// Sums over the threads that loaded a row (keys) or a column (values) of the states: parts first, then all. Of
+  /// spans, a thread's anchors are parts of its own channel's.
   __device__ __forceinline__ void write_anchors(float (&anchors)[4], float* parts) {
+    if constexpr (kSpan) {
+      parts[sub * kTile + channel] = anchors[0] + anchors[1] + anchors[2] + anchors[3];
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float sum = anchors[i];
-      if constexpr (kKeys) {
+      for (int i = 0; i < 4; ++i) {
+        float sum = anchors[i];
+        if constexpr (kKeys) {
 #pragma unroll
-        for (int m = 8; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-        if (lane % 16 == 0) parts[StateTile::row(i)] = sum;
-      } else {
-        sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-        if (lane < 16) parts[warp * kTile + StateTile::col() + i] = sum;
+          for (int m = 8; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+          if (lane % 16 == 0) parts[StateTile::row(i)] = sum;
+        } else {
+          sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+          if (lane < 16) parts[warp * kTile + StateTile::col() + i] = sum;
+        }
       }
     }
   }
   __device__ __forceinline__ void add_up_anchors(const float* parts) {
     if (threadIdx.x >= kTile) return;
     float sum = 0;
-    for (int i = 0; i < (kKeys ? 1 : kThreads / 32); ++i) sum += parts[i * kTile + threadIdx.x];
+    for (int i = 0; i < (kSpan ? kNumSubs : kKeys ? 1 : kThreads / 32); ++i) sum += parts[i * kTile + threadIdx.x];
     tables.anchor[threadIdx.x] = sum;
   }
 };

@@ -13,17 +13,17 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) + {0, 1}
+/// Four 8 x 8 matrices; lane l gives the shared address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) + {0, 1}
 /// of row l / 4, or, transposed, of column l / 4.
-__device__ __forceinline__ void load_matrices(const Bf16* at, uint32_t (&x)[4]) {
+__device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&x)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(shared_address(at)));
+               : "r"(at));
 }
-__device__ __forceinline__ void load_matrices_transposed(const Bf16* at, uint32_t (&x)[4]) {
+__device__ __forceinline__ void load_matrices_transposed(uint32_t at, uint32_t (&x)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(shared_address(at)));
+               : "r"(at));
 }
 /// c += a b, 16 x 8 += 16 x 16 times 16 x 8.
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -32,6 +32,27 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
       "%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// An 8 x 8 matrix, of which lane l has elements 2 (l % 4) + {0, 1} of row l / 4, transposed.
+__device__ __forceinline__ uint32_t transpose(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+  return y;
+}
+
+/// Four lanes (4 n ..) have four words each; lane l gets word l % 4 of each of them, in their order.
+__device__ __forceinline__ void transpose_quad(int lane, uint32_t (&x)[4]) {
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool odd = lane & bit;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const uint32_t received = __shfl_xor_sync(0xffffffffu, odd ? x[i] : x[i + bit], bit);
+      (odd ? x[i] : x[i + bit]) = received;
+    }
+  }
 }
 
 /// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.

@@ -46,6 +46,41 @@ __device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay
   }
 }
 
+/// All six levels, one tile after another; climbs to the top.
+__device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDecay& outer, const Bf16* x, const Bf16* y,
+                                             Bf16* levels) {
+  constexpr int kSize = kTile * kTile;
+  const int sub = threadIdx.x / kTile;
+  decay.begin();
+  write_level<1, true>(decay, x, y, levels);
+  decay.climb<1>();
+  write_level<2, true>(decay, x, y, levels + kSize);
+  decay.climb<2>();
+  write_level<4, true>(decay, x, y, levels + 2 * kSize);
+  decay.climb<4>();
+  write_level<8, true>(decay, x, y, levels + 3 * kSize);
+  decay.climb<8>();
+  write_outer_level<true>(sub & 1, decay, 1.0f, x, y, levels + 4 * kSize);
+  write_outer_level<true>(sub & 2, decay, outer.level_32, x, y, levels + 5 * kSize);
+}
+
+/// A quarter of x_t . y_t, t = threadIdx.x / 4; and the whole of it.
+__device__ __forceinline__ float row_product(const Bf16* x, const Bf16* y) {
+  const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 16;
+  float sum = 0;
+#pragma unroll
+  for (int c = 0; c < 16; c += 2) {
+    const float2 left = load_pair(x, row, col + c), right = load_pair(y, row, col + c);
+    sum = fmaf(left.x, right.x, fmaf(left.y, right.y, sum));
+  }
+  return sum;
+}
+__device__ __forceinline__ void add_up_rows(float quarter, float* rows) {
+  quarter += __shfl_xor_sync(0xffffffffu, quarter, 1);
+  quarter += __shfl_xor_sync(0xffffffffu, quarter, 2);
+  if (threadIdx.x % 4 == 0) rows[threadIdx.x / 4] = quarter;
+}
+
 /// Scores of a chunk, summed over tiles of channels in registers: at each level this warp has one 16 x 8 piece.
 struct LevelScores {
   float sum[kLevels][4];
@@ -77,7 +112,7 @@ struct LevelScores {
 #pragma unroll
       for (int k0 = 0; k0 < kTile; k0 += 32) {
         uint32_t left[4], right[4];
-        load_matrices(tile + place(j0 + lane % 8, k0 + lane / 8 * 8), right);
+        load_matrices(shared_address(tile + place(j0 + lane % 8, k0 + lane / 8 * 8)), right);
         load_left<Lies::kRows>(tile, i0, k0, lane, left);
         multiply(sum[level], left, right[0], right[1]);
         load_left<Lies::kRows>(tile, i0, k0 + 16, lane, left);

@@ -28,7 +28,7 @@ template <Pass kPass, bool kOwn, bool kOther>
 struct PassRun : PassFinish<kPass, kOwn, kOther> {
   using Base = PassFinish<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::own_dim, Base::tables, Base::x, Base::y;
-  using Base::kDy, Base::kKeys, Base::kNumber, Base::Base;
+  using Base::kDy, Base::kKeys, Base::kNumber, Base::kSpan, Base::Base;
 
   __device__ __forceinline__ void run(int first_tile, int last_tile) {
     if constexpr (kNumber) this->number().make(a, at);
@@ -48,7 +48,11 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
     float anchors[4] = {0, 0, 0, 0};
     if constexpr (kDy) copy_tile(a, this->own_x, own_dim, at, col0, x);
     copy_tile(a, this->own_y, own_dim, at, col0, y);
-    this->meet_states(col0, dx, dy, anchors);
+    if constexpr (kSpan) {
+      this->meet_span_states(col0, dx, dy, anchors);
+    } else {
+      this->meet_states(col0, dx, dy, anchors);
+    }
     this->finish(col0, dx, dy, anchors);
     __syncthreads();  // x, y and the work tiles are free again
   }
@@ -57,7 +61,7 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
 template <Pass kPass, bool kOwn, bool kOther>
 __global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const int64_t own_dim = kPass == Pass::kKeys ? a.K : a.V;
+  const int64_t own_dim = PassTraits<kPass, kOwn, kOther>::kKeys ? a.K : a.V;
   const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
   const int groups = (tiles + tiles_per_block - 1) / tiles_per_block;
   const int first = static_cast<int>(blockIdx.x % groups) * tiles_per_block;

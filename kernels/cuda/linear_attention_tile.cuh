@@ -34,13 +34,23 @@ __device__ __forceinline__ float2 load_pair(const Bf16* tile, int row, int col) 
 /// How an operand lies in its tile: rows are rows of the product's operand, or its columns.
 enum class Lies { kRows, kColumns };
 
+/// Address of this lane's row for ldmatrix of a 16 x 16 piece at (r0, c0), multiples of 16. Since a tile begins at a
+/// multiple of 128 bytes, the piece's column only flips bits of an offset that is the lane's alone.
+template <Lies kOrder>
+__device__ __forceinline__ uint32_t piece_address(const Bf16* tile, int r0, int c0, int lane) {
+  const int row = kOrder == Lies::kRows ? lane % 16 : lane % 8 + lane / 16 * 8;
+  const int piece = kOrder == Lies::kRows ? lane / 16 : lane / 8 % 2;
+  const uint32_t offset = row * (kTile * 2) + ((piece ^ (lane % 8)) << 4);
+  return shared_address(tile) + r0 * (kTile * 2) + (offset ^ (c0 * 2));
+}
+
 /// The 16 x 16 piece (m0.., k0..) of the left operand A[m][k]. kColumns: the tile holds A[m][k] at (k, m).
 template <Lies kLies>
 __device__ __forceinline__ void load_left(const Bf16* tile, int m0, int k0, int lane, uint32_t (&x)[4]) {
   if constexpr (kLies == Lies::kRows) {
-    load_matrices(tile + place(m0 + lane % 16, k0 + lane / 16 * 8), x);
+    load_matrices(piece_address<Lies::kRows>(tile, m0, k0, lane), x);
   } else {
-    load_matrices_transposed(tile + place(k0 + lane % 8 + lane / 16 * 8, m0 + lane / 8 % 2 * 8), x);
+    load_matrices_transposed(piece_address<Lies::kColumns>(tile, k0, m0, lane), x);
   }
 }
 /// The 16 x 16 piece (k0.., n0..) of the right operand B[k][n]: columns n0.. are x[0], x[1], columns n0 + 8.. x[2],
@@ -48,9 +58,9 @@ __device__ __forceinline__ void load_left(const Bf16* tile, int m0, int k0, int 
 template <Lies kLies>
 __device__ __forceinline__ void load_right(const Bf16* tile, int k0, int n0, int lane, uint32_t (&x)[4]) {
   if constexpr (kLies == Lies::kRows) {
-    load_matrices_transposed(tile + place(k0 + lane % 16, n0 + lane / 16 * 8), x);
+    load_matrices_transposed(piece_address<Lies::kRows>(tile, k0, n0, lane), x);
   } else {
-    load_matrices(tile + place(n0 + lane % 8 + lane / 16 * 8, k0 + lane / 8 % 2 * 8), x);
+    load_matrices(piece_address<Lies::kColumns>(tile, n0, k0, lane), x);
   }
 }
 
@@ -113,29 +123,53 @@ __device__ __forceinline__ int64_t state_offset(const Arguments& a, const Stretc
   return ((at.batch * a.H + at.head) * (a.N + 1) + index) * a.K * a.V;
 }
 
+/// Calls f(i, row): this thread's pieces of 16 bytes of a tile; piece i begins at (row, piece_col()), and in the tile
+/// at place(piece_row(), piece_col()) + i * kPieceStep.
+template <int kNumThreads, class F>
+__device__ __forceinline__ void for_pieces(F&& f) {
+#pragma unroll
+  for (int i = 0; i < kTile * 8 / kNumThreads; ++i) f(i, static_cast<int>(threadIdx.x) / 8 + i * (kNumThreads / 8));
+}
+template <int kNumThreads>
+constexpr int kPieceStep = kNumThreads / 8 * kTile;
+__device__ __forceinline__ int piece_row() { return threadIdx.x / 8; }
+__device__ __forceinline__ int piece_col() { return threadIdx.x % 8 * 8; }
+
 /// Starts to copy columns [col0, col0 + 64) of a stretch into a tile; what lies outside is zero.
+template <int kNumThreads = kThreads>
 __device__ __forceinline__ void copy_tile(const Arguments& a, const void* x, int64_t dim, const Stretch& at, int col0,
                                           Bf16* tile) {
-  const Bf16* from = static_cast<const Bf16*>(x) + token_offset(a, at, dim) + col0;
-#pragma unroll
-  for (int i = 0; i < kTile * kTile / 8 / kThreads; ++i) {
-    const int piece = threadIdx.x + i * kThreads, row = piece / 8, col = piece % 8 * 8;
-    const bool inside = row < at.n && col0 + col < dim;
-    const Bf16* source = inside ? from + row * a.H * dim + col : static_cast<const Bf16*>(x);
-    copy_16_bytes(source, inside, tile + place(row, col));
-  }
+  const int64_t stride = a.H * dim;
+  const Bf16* from = static_cast<const Bf16*>(x) + token_offset(a, at, dim) + piece_row() * stride + col0 + piece_col();
+  Bf16* to = tile + place(piece_row(), piece_col());
+  const bool column = col0 + piece_col() < dim;
+  for_pieces<kNumThreads>([&](int i, int row) {
+    const bool inside = column && row < at.n;
+    copy_16_bytes(inside ? from : static_cast<const Bf16*>(x), inside, to + i * kPieceStep<kNumThreads>);
+    from += kNumThreads / 8 * stride;
+  });
+}
+/// Starts to copy 64 rows of 64 numbers, `stride` apart, into a tile.
+template <int kNumThreads = kThreads>
+__device__ __forceinline__ void copy_square(const Bf16* from, int64_t stride, Bf16* tile) {
+  from += piece_row() * stride + piece_col();
+  Bf16* to = tile + place(piece_row(), piece_col());
+  for_pieces<kNumThreads>([&](int i, int) {
+    copy_16_bytes(from, true, to + i * kPieceStep<kNumThreads>);
+    from += kNumThreads / 8 * stride;
+  });
 }
 /// Writes a tile's columns back to a tensor.
 __device__ __forceinline__ void write_tile(const Arguments& a, const Bf16* tile, int64_t dim, const Stretch& at,
                                            int col0, void* x) {
-  Bf16* to = static_cast<Bf16*>(x) + token_offset(a, at, dim) + col0;
-#pragma unroll
-  for (int i = 0; i < kTile * kTile / 8 / kThreads; ++i) {
-    const int piece = threadIdx.x + i * kThreads, row = piece / 8, col = piece % 8 * 8;
-    if (row < at.n && col0 + col < dim) {
-      *reinterpret_cast<uint4*>(to + row * a.H * dim + col) = *reinterpret_cast<const uint4*>(tile + place(row, col));
-    }
-  }
+  const int64_t stride = a.H * dim;
+  Bf16* to = static_cast<Bf16*>(x) + token_offset(a, at, dim) + piece_row() * stride + col0 + piece_col();
+  const Bf16* from = tile + place(piece_row(), piece_col());
+  if (col0 + piece_col() >= dim) return;
+  for_pieces<kThreads>([&](int i, int row) {
+    if (row < at.n) *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from + i * kPieceStep<kThreads>);
+    to += kThreads / 8 * stride;
+  });
 }
 
 /// 64 x 64 float32 numbers of a state on their way to a bfloat16 tile: a thread has 4 neighbours in rows r + 16 i.

@@ -1,5 +1,5 @@
 // Times of the attention operator on a CUDA device at 32,768 tokens, stage by stage: the median of CUDA events.
-//   build/cuda_attention_bench [--repeat N] [--batch B --tokens T] [NAME...]
+//   build/cuda_attention_bench [--repeat N] [--batch B --tokens T] [--span TOKENS] [NAME...]
 // Bytes are those a stage must move with states kept per chunk (tensors once, states as float32); operations those of
 // its matrix products, pairs inside a chunk counted in full.
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ constexpr Device kGpu{DeviceType::kCuda, 0};
 
 struct Options {
   int repeat = 20;
-  int64_t batch = 16, tokens = 2048;
+  int64_t batch = 16, tokens = 2048, span = 0;  // span 0: as many tokens as the kernels take
   std::vector<std::string> names;
 };
 
@@ -63,9 +63,8 @@ class Problem {
     h0_ = random(s.state(), f32, -1, 1), dht_ = random(s.state(), f32, -1, 1);
     ht_ = empty(s.state(), f32), dh0_ = empty(s.state(), f32);
     out_.dq = empty(keys, bf16), out_.dk = empty(keys, bf16), out_.dv = empty(values, bf16);
-    chunks_.state = empty(s.chunk_states(), f32), dchunks_.state = empty(s.chunk_states(), f32);
-    chunks_.decay_k = empty({s.B, s.H, s.num_chunks(), s.K}, f32);
-    if (bilinear) chunks_.decay_v = empty({s.B, s.H, s.num_chunks(), s.V}, f32);
+    const auto make = [this](const Shape& shape, DType dtype) { return empty(shape, dtype); };
+    chunks_ = make_attention_chunks(s, f32, false, make), dchunks_ = make_attention_chunks(s, f32, true, make);
   }
 
   struct Row {
@@ -115,7 +114,7 @@ class Problem {
 
   double scratch_bytes() const {
     double bytes = 0;
-    for (const Tensor* x : {&chunks_.state, &chunks_.decay_k, &chunks_.decay_v, &dchunks_.state}) {
+    for (const Tensor* x : {&chunks_.state, &chunks_.decay_k, &chunks_.decay_v, &chunks_.work, &dchunks_.state}) {
       if (x->defined()) bytes += static_cast<double>(x->bytes());
     }
     return bytes;
@@ -174,9 +173,11 @@ double median_us(const Stream& stream, int repeat, const std::function<void()>& 
 }
 
 void run(const Case& c, const Options& options, const Stream& stream) {
-  const AttentionShape shape{options.batch, options.tokens, c.H, c.K, c.V, c.gate};
+  AttentionShape shape{options.batch, options.tokens, c.H, c.K, c.V, c.gate};
+  shape.span = attention_span(shape, DType::kBFloat16);
+  if (options.span > 0 && shape.span > kChunk) shape.span = options.span;
   const Problem problem(shape, stream);
-  fmt::print("{} B {} T {}  scratch {:.0f} MiB\n", c.name, shape.B, shape.T, problem.scratch_bytes() / (1 << 20));
+  fmt::print("{} B {} T {} span {}  scratch {:.0f} MiB\n", c.name, shape.B, shape.T, shape.span, problem.scratch_bytes() / (1 << 20));
   const std::vector<Problem::Row> rows = problem.rows();
   for (const Problem::Row& row : rows) row.run();  // every stage has its inputs from here on
   for (const Problem::Row& row : rows) {
@@ -197,10 +198,11 @@ Options parse(int argc, char** argv) {
     CHECK_INPUT(i + 1 < argc, "{} needs a value", word);
     const int64_t value = std::atoll(argv[++i]);
     CHECK_INPUT(value > 0, "{} = {}: must be at least 1", word, argv[i]);
-    CHECK_INPUT(word == "--repeat" || word == "--batch" || word == "--tokens", "unknown flag {}", word);
+    CHECK_INPUT(word == "--repeat" || word == "--batch" || word == "--tokens" || word == "--span", "unknown flag {}", word);
     if (word == "--repeat") options.repeat = static_cast<int>(value);
     if (word == "--batch") options.batch = value;
     if (word == "--tokens") options.tokens = value;
+    if (word == "--span") options.span = value;
   }
   return options;
 }

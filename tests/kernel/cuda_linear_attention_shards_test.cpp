@@ -97,8 +97,8 @@ struct LongRun {
     for (OwnedTensor* x : {&q, &k, &dq, &dk}) *x = OwnedTensor({1, T, 1, K}, bf16, kGpu);
     for (OwnedTensor* x : {&v, &dout, &o, &dv}) *x = OwnedTensor({1, T, 1, V}, bf16, kGpu);
     for (OwnedTensor* x : {&h0, &ht, &dht, &dh0}) *x = OwnedTensor(shape.state(), f32, kGpu);
-    for (OwnedTensor* x : {&state, &dstate}) *x = OwnedTensor(shape.chunk_states(), f32, kGpu);
-    decay_k = OwnedTensor({1, 1, shape.num_chunks(), K}, f32, kGpu);
+    for (OwnedTensor* x : {&state, &dstate}) *x = OwnedTensor(shape.span_states(), f32, kGpu);
+    decay_k = OwnedTensor(shape.span_decays(K), f32, kGpu);
     gk = OwnedTensor({1}, f32, kGpu), starts = OwnedTensor({1, T}, DType::kUInt8, kGpu);
     fill_tail(q, K, 1), fill_tail(k, K, 2), fill_tail(v, V, 3), fill_tail(dout, V, 4);
     OwnedTensor slope({1}, f32), start({1}, DType::kUInt8);
@@ -107,7 +107,7 @@ struct LongRun {
     copy(start, starts.tensor.view({T}).rows(T - kTail, 1), stream());
     synchronize(stream());
     const AttentionInputs in{.shape = shape, .q = q, .k = k, .v = v, .gk = gk, .gv = {}, .starts = starts, .scale = 1};
-    const AttentionChunks chunks{state, decay_k, {}}, dchunks{dstate, {}, {}};
+    const AttentionChunks chunks{state, decay_k, {}, {}}, dchunks{dstate, {}, {}, {}};
     carry_forward(in, chunks, stream());
     advance_forward(in, chunks, h0, ht, stream());
     output_forward(in, chunks, o, stream());

@@ -49,6 +49,12 @@ struct Maker {
   OwnedTensor make_nan(const Shape& dims, DType dtype) const {
     return make(std::vector<double>(static_cast<size_t>(dims.numel()), kNan), dims, dtype);
   }
+  /// Bytes of ones: NaN as any float.
+  OwnedTensor make_ones(const Shape& dims) const {
+    OwnedTensor x(dims, DType::kUInt8);
+    std::fill_n(x.tensor.as<uint8_t>(), dims.numel(), uint8_t{0xff});
+    return place(std::move(x));
+  }
   std::vector<double> to_vector(const Tensor& x) const {
     OwnedTensor host(x.shape, x.dtype);
     copy(x, host, stream);
@@ -68,18 +74,25 @@ struct Shard {
   double scale;
   Maker maker;
   OwnedTensor q, k, v, gk, gv, starts, dout, o, dq, dk, dv, dgk, dgv;
-  OwnedTensor state, decay_k, decay_v, dstate;
+  std::vector<OwnedTensor> scratch;
+  AttentionChunks chunks, dchunks;
 
   Shard(const AttentionProblem& p, const Maker& made_by) : shape(p.shape), scale(p.scale), maker(made_by) {
-    const int64_t B = shape.B, T = shape.T, H = shape.H, K = shape.K, V = shape.V, N = shape.num_chunks();
+    const int64_t B = shape.B, T = shape.T, H = shape.H, K = shape.K, V = shape.V;
     const Shape keys{B, T, H, K}, values{B, T, H, V};
     const DType dtype = maker.activation, number = maker.number;
     q = maker.make(p.q, keys, dtype), k = maker.make(p.k, keys, dtype);
     v = maker.make(p.v, values, dtype), dout = maker.make(p.dout, values, dtype);
     dq = maker.make_nan(keys, dtype), dk = maker.make_nan(keys, dtype);
     o = maker.make_nan(values, dtype), dv = maker.make_nan(values, dtype);
-    state = maker.make_nan(shape.chunk_states(), number), dstate = maker.make_nan(shape.chunk_states(), number);
-    decay_k = maker.make_nan({B, H, N, K}, number);
+    shape.span = attention_span(shape, dtype);
+    if (p.span > 0 && shape.span > kChunk) shape.span = p.span;
+    for (const bool gradient : {false, true}) {
+      (gradient ? dchunks : chunks) =
+          make_attention_chunks(shape, number, gradient, [&](const Shape& dims, DType kind) -> Tensor {
+            return scratch.emplace_back(kind == DType::kUInt8 ? maker.make_ones(dims) : maker.make_nan(dims, kind));
+          });
+    }
     const bool scalar = shape.gate == GateKind::kScalar, bilinear = shape.gate == GateKind::kBilinear;
     if (shape.gate == GateKind::kFixed) gk = maker.make(p.gk, {H}, number);
     if (scalar || bilinear || shape.gate == GateKind::kVector) {
@@ -88,7 +101,6 @@ struct Shard {
     }
     if (bilinear) {
       gv = maker.make(p.gv, values, number), dgv = maker.make_nan(values, number);
-      decay_v = maker.make_nan({B, H, N, V}, number);
     }
     if (p.starts.empty()) return;
     OwnedTensor host({B, T}, DType::kUInt8);
@@ -99,24 +111,21 @@ struct Shard {
   AttentionInputs inputs() const {
     return {.shape = shape, .q = q, .k = k, .v = v, .gk = gk, .gv = gv, .starts = starts, .scale = scale};
   }
-  AttentionChunks chunks() const { return {.state = state, .decay_k = decay_k, .decay_v = decay_v}; }
-  AttentionChunks dchunks() const { return {.state = dstate, .decay_k = {}, .decay_v = {}}; }
-
   OwnedTensor forward(const Tensor& h0, const Cross& cross = at_once) const {
     OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
-    carry_forward(inputs(), chunks(), maker.stream);
+    carry_forward(inputs(), chunks, maker.stream);
     cross(false, h0, ht,
-          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks(), from, to, maker.stream); });
-    output_forward(inputs(), chunks(), o, maker.stream);
+          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks, from, to, maker.stream); });
+    output_forward(inputs(), chunks, o, maker.stream);
     return ht;
   }
   OwnedTensor backward(const Tensor& dht, const Cross& cross = at_once) const {
     OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
-    carry_backward(inputs(), chunks(), dout, dchunks(), maker.stream);
+    carry_backward(inputs(), chunks, dout, dchunks, maker.stream);
     cross(true, dht, dh0, [&](const Tensor& from, const Tensor& to) {
-      advance_backward(inputs(), chunks(), dchunks(), from, to, maker.stream);
+      advance_backward(inputs(), chunks, dchunks, from, to, maker.stream);
     });
-    attention_gradients(inputs(), chunks(), dchunks(), dout, {dq, dk, dv, dgk, dgv}, maker.stream);
+    attention_gradients(inputs(), chunks, dchunks, dout, {dq, dk, dv, dgk, dgv}, maker.stream);
     return dh0;
   }
 
@@ -236,8 +245,8 @@ AttentionResult run_states_at(const AttentionProblem& p, DType dtype, int64_t to
   shard.forward(maker.make(p.h0, state, maker.number));
   shard.backward(maker.make(p.dht, state, maker.number));
   const OwnedTensor h = maker.make_nan(state, maker.number), dh = maker.make_nan(state, maker.number);
-  state_at(shard.inputs(), shard.chunks(), token, h, stream);
-  state_gradient_at(shard.inputs(), shard.dchunks(), shard.dout, token, dh, stream);
+  state_at(shard.inputs(), shard.chunks, token, h, stream);
+  state_gradient_at(shard.inputs(), shard.dchunks, shard.dout, token, dh, stream);
   return {{"h", maker.to_vector(h)}, {"dh", maker.to_vector(dh)}};
 }
 

@@ -1,0 +1,86 @@
+// What walks need where decays have key channels (bfloat16): decayed queries and keys and the scores of pairs,
+//   q~_t = scale q_t through_t      k~_t = k_t after_t      P_ij = scale sum_k q_ik k_jk D_ijk  (i >= j)      G [K]
+// over each chunk. Scores are made level by level (linear_attention_pairs.cuh); no exponent is positive
+// (linear_attention_decay.cuh). Rounded to bfloat16: all but G.
+//
+// A block has one chunk of one head and goes over tiles of 64 channels; thread i has 16 tokens of channel i % 64.
+// Shared memory: two tiles, six of levels, 1.3 KiB of tables.
+#include "kernels/cuda/linear_attention_pairs.cuh"
+
+namespace baton::cuda::attention {
+namespace {
+
+struct Tables {
+  float sums[kNumSubs * kTile];
+  float own[kChunk];
+};
+constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
+constexpr int kSharedBytes = kTableBytes + (2 + kLevels) * kTileBytes;
+
+__global__ void __launch_bounds__(kThreads, 3) scores_kernel(Arguments a, Decayed to) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Tables& tables = *reinterpret_cast<Tables*>(memory);
+  Bf16* x = reinterpret_cast<Bf16*>(memory + kTableBytes);
+  Bf16 *y = x + kTile * kTile, *levels = y + kTile * kTile;
+  const Stretch at = chunk_at(a, blockIdx.x);
+  const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, sub = threadIdx.x / kTile, channel = threadIdx.x % kTile;
+  const int num_tiles = static_cast<int>(a.K / kTile);
+  const auto copy = [&](int tile) {
+    copy_tile(a, a.q, a.K, at, tile * kTile, x);
+    copy_tile(a, a.k, a.K, at, tile * kTile, y);
+    commit_copies();
+  };
+
+  LevelScores scores;
+  float own = 0;
+  copy(0);
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    ChannelDecay decay;
+    decay.read(a, a.gk, a.K, at, tile * kTile + channel);
+    tables.sums[sub * kTile + channel] = decay.total();
+    wait_copies<0>();
+    __syncthreads();
+    const OuterDecay outer(tables.sums);
+    if (sub == 0) to.decay[chunk * a.K + tile * kTile + channel] = outer.whole;
+    own += row_product(x, y);
+    write_levels(decay, outer, x, y, levels);
+    __syncthreads();
+    scores.add(levels, warp, lane);
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) {
+      const int row = sub * kSub + t;
+      put(x, row, channel, at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
+      put(y, row, channel, at_place(y, row, channel) * (decay.after[t] * outer.after));
+    }
+    __syncthreads();
+    write_tile(a, x, a.K, at, tile * kTile, to.q);
+    write_tile(a, y, a.K, at, tile * kTile, to.k);
+    __syncthreads();
+    if (tile + 1 < num_tiles) copy(tile + 1);
+  }
+
+  Bf16* score = levels;
+  scores.write(a.scale, warp, lane, score);
+  add_up_rows(a.scale * own, tables.own);
+  __syncthreads();
+  if (threadIdx.x < kChunk) put(score, threadIdx.x, threadIdx.x, tables.own[threadIdx.x]);
+  __syncthreads();
+  for_pieces<kThreads>([&](int, int row) {
+    *reinterpret_cast<uint4*>(to.scores + (chunk * kChunk + row) * kChunk + piece_col()) =
+        *reinterpret_cast<const uint4*>(score + place(row, piece_col()));
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  const int64_t blocks = a.B * a.H * a.N;
+  if (error != cudaSuccess || blocks == 0) return error;
+  scores_kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(a, to);
+  return cudaGetLastError();
+}
+
+}  // namespace baton::cuda::attention

@@ -1,0 +1,122 @@
+// Walks over spans of several chunks (bfloat16), against the reference and against spans of one chunk.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/linear_attention.h"
+#include "runtime/cuda.h"
+#include "tests/reference/attention_runner.h"
+
+namespace baton::test {
+namespace {
+
+constexpr GateKind kGates[] = {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector};
+constexpr DType kBf16 = DType::kBFloat16;
+constexpr int64_t kSpan = 2 * kChunk;
+constexpr double kForget = -std::numeric_limits<double>::infinity();
+
+const Stream& stream() {
+  static const cuda::OwnedStream owned(0, false);
+  return owned.stream();
+}
+
+AttentionProblem problem(const AttentionShape& shape, uint64_t seed) {
+  AttentionProblem p = rounded(random_problem(shape, seed));
+  p.span = kSpan;
+  EXPECT_TRUE(walks_take(shape));
+  return p;
+}
+/// Starts at a chunk's first, second and last token, a span's first, and one after another; second row only.
+void pack(AttentionProblem& p) {
+  p.starts.resize(static_cast<size_t>(p.shape.B * p.shape.T));
+  for (int64_t t : {1, 63, 64, 65, 127, 128, 200}) {
+    if (t < p.shape.T) p.starts[static_cast<size_t>((p.shape.B - 1) * p.shape.T + t)] = 1;
+  }
+}
+
+/// Per head, and prints the worst error of each tensor beside its bound.
+void expect_right(const AttentionProblem& p) {
+  const AttentionResult ref = token_reference(p), x = run_operator(p, kBf16, {}, stream());
+  const std::vector<int64_t> whole{0, p.shape.T};
+  for (const auto& [name, tensor] : ref) {
+    const double error = relative_error(p, ref, x, kBf16, name, whole);
+    EXPECT_LE(error, tolerance(kBf16, name)) << name;
+    fmt::print("  {} {:.1e}", name, error);
+  }
+  fmt::print("\n");
+}
+
+TEST(CudaAttentionWalk, EveryHeadDimension) {
+  constexpr std::pair<int64_t, int64_t> kDims[] = {{64, 64},   {128, 128}, {64, 128},  {128, 64},
+                                                   {256, 128}, {256, 512}, {128, 192}, {128, 256}};
+  for (GateKind gate : kGates) {
+    for (const auto& [K, V] : kDims) {
+      const AttentionShape shape{2, 347, 2, K, V, gate};
+      if (!walks_take(shape)) continue;
+      SCOPED_TRACE(fmt::format("{} K {} V {}", to_string(gate), K, V));
+      fmt::print("{} {} x {}:", to_string(gate), K, V);
+      AttentionProblem p = problem(shape, 12);
+      expect_right(p);
+      pack(p);
+      expect_right(p);
+    }
+  }
+}
+
+TEST(CudaAttentionWalk, EveryLength) {
+  for (GateKind gate : kGates) {
+    for (int64_t T : {1, 2, 63, 64, 65, 127, 128, 129, 191, 257, 1033}) {
+      SCOPED_TRACE(fmt::format("{} T {}", to_string(gate), T));
+      AttentionProblem p = problem({1, T, 3, 64, 128, gate}, 13);
+      pack(p);
+      expect_right(p);
+    }
+  }
+}
+
+TEST(CudaAttentionWalk, EveryDecay) {
+  for (GateKind gate : {GateKind::kScalar, GateKind::kVector}) {
+    for (double decay : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, kForget}) {
+      for (int64_t t : {-1, 0, 63, 64, 100, 128, 255}) {  // -1: everywhere
+        SCOPED_TRACE(fmt::format("{} {} at {}", to_string(gate), decay, t));
+        AttentionProblem p = problem({1, 300, 2, 64, 64, gate}, 14);
+        const auto per_token = static_cast<int64_t>(p.gk.size()) / 300;
+        for (int64_t i = 0; i < static_cast<int64_t>(p.gk.size()); ++i) {
+          if (t < 0 || i / per_token == t) p.gk[static_cast<size_t>(i)] = decay;
+        }
+        expect_right(p);
+      }
+    }
+  }
+}
+
+TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
+  for (GateKind gate : kGates) {
+    AttentionProblem p = problem({2, 7 * kSpan + 20, 2, 64, 64, gate}, 15);
+    pack(p);
+    const int64_t T = p.shape.T;
+    const AttentionResult whole = run_operator(p, kBf16, {}, stream());
+    EXPECT_TRUE(run_operator(p, kBf16, {}, stream()) == whole) << "twice, " << to_string(gate);
+    EXPECT_TRUE(run_operator(p, kBf16, {0, kSpan, kSpan, 4 * kSpan, T}, stream()) == whole) << to_string(gate);
+    const std::vector<int64_t> uneven{0, 0, 1, 90, 417, 418, 700, T};
+    const AttentionResult cut = run_operator(p, kBf16, uneven, stream());
+    const AttentionResult ref = token_reference(p);
+    expect_close(p, ref, cut, kBf16);
+    for (const auto& [name, x] : whole) EXPECT_LE(relative_error(p, whole, cut, kBf16, name, uneven), 1e-2) << name;
+  }
+}
+
+TEST(CudaAttentionWalk, StateAtAnyToken) {
+  for (GateKind gate : kGates) {
+    const AttentionProblem p = problem({2, 300, 2, 64, 64, gate}, 16);
+    for (int64_t t : {0, 1, 64, 127, 128, 200, 299, 300}) {
+      SCOPED_TRACE(fmt::format("{} token {}", to_string(gate), t));
+      const AttentionProblem before = take_tokens(p, 0, t), after = take_tokens(p, t, 300);
+      const AttentionResult ref{{"h", token_reference(before).at("ht")}, {"dh", token_reference(after).at("dh0")}};
+      expect_close(p, ref, run_states_at(p, kBf16, t, stream()), kBf16);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::test
