@@ -79,17 +79,14 @@ class Stage {
   }
   float* number(const Tensor& x, const char* name, const Shape& shape) {
     check(x, name, shape, DType::kFloat32, stream_);
+    fast_ = fast_ && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
     return static_cast<float*>(x.data);
   }
   float* optional(const Tensor& x, const char* name, bool wanted, const Shape& shape) {
     check_optional(x, name, wanted, shape, DType::kFloat32, stream_);
-    return wanted ? static_cast<float*>(x.data) : nullptr;
+    return wanted ? number(x, name, shape) : nullptr;
   }
-  float* states(const Tensor& x, const char* name) {
-    float* data = number(x, name, s_.span_states());
-    fast_ = fast_ && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    return data;
-  }
+  float* states(const Tensor& x, const char* name) { return number(x, name, s_.span_states()); }
   void decays(const AttentionChunks& chunks) {
     a_.decay_k = number(chunks.decay_k, "decay_k", s_.span_decays(s_.K));
     a_.decay_v = optional(chunks.decay_v, "decay_v", bilinear(), s_.span_decays(s_.V));
@@ -127,6 +124,7 @@ class Stage {
     return w;
   }
   void launch(const attention::Walk& w) {
+    CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
     check_launch(vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
                  name_);
   }

@@ -21,10 +21,9 @@ struct PassTraits {
 
   struct Tables {
     float own[kChunk];
-    float own_sums[kOwn ? kNumSubs * kTile : 1], other_sums[kOther ? kNumSubs * kTile : 1];
-    float other_whole[kGates && kOther ? kMaxOther : 1];
-    float anchor[kTile];
-    float scan[kGates ? 3 : 1][kNumSubs * kTile];
+    ChannelSums own_sums, other_sums;
+    alignas(8) float other_whole[kGates && kOther ? kMaxOther : 2];
+    alignas(8) float anchor[kTile];
     float rows[kKeys && kNumber ? 2 : 1][2][kChunk];  // scalar gates: sums over channels, by column half
     alignas(16) unsigned char number[kNumber ? sizeof(NumberDecay) : 16];
   };
@@ -57,7 +56,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   const Arguments& a;
   Stretch at;
-  int warp, lane, sub, channel;
+  int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
   int64_t own_dim, other_dim;
   int other_tiles;
   const void *own_x, *own_y, *other_x, *other_y;
@@ -71,8 +70,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         at(chunk_at(arguments, item)),
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
-        sub(threadIdx.x / kTile),
-        channel(threadIdx.x % kTile),
+        channel(threadIdx.x % 32 * 2),
         own_dim(kKeys ? a.K : a.V),
         other_dim(kKeys ? a.V : a.K),
         other_tiles(static_cast<int>((other_dim + kTile - 1) / kTile)),
@@ -105,12 +103,12 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     for (int tile = 0; tile < other_tiles; ++tile) {
       ChannelDecay decay;
       decay.read(a, other_gates, other_dim, at, tile * kTile + channel);
-      tables.other_sums[sub * kTile + channel] = decay.total();
+      tables.other_sums[warp][lane] = decay.total();
       wait_copies<0>();
       __syncthreads();
       const OuterDecay outer(tables.other_sums);
       if constexpr (kGates) {
-        if (sub == 0) tables.other_whole[tile * kTile + channel] = outer.whole;
+        if (warp == 0) *reinterpret_cast<float2*>(tables.other_whole + tile * kTile + channel) = outer.whole;
       }
       own += row_product(x, y);
       write_levels(decay, outer, x, y, work);
@@ -132,12 +130,13 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   __device__ __forceinline__ void write_resident(const ChannelDecay& decay, const OuterDecay& outer, int tile) {
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int row = sub * kSub + t;
+      const int row = warp * kSub + t;
       if constexpr (kDx) {
-        put(resident_x(tile), row, channel, at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
+        const float2 factor = a.scale * (decay.through[t] * outer.through);
+        put_pair(resident_x(tile), row, channel, factor * load_pair(x, row, channel));
       }
       if constexpr (kDy) {
-        put(resident_y(tile), row, channel, at_place(y, row, channel) * (decay.after[t] * outer.after));
+        put_pair(resident_y(tile), row, channel, (decay.after[t] * outer.after) * load_pair(y, row, channel));
       }
     }
   }
@@ -213,8 +212,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       if constexpr (kGates || kNumber) {
 #pragma unroll
         for (int i = 0; i < kSub; ++i) {
-          const int row = sub * kSub + i;
-          anchors[i % 4] = fmaf(at_place(h_tile, row, channel), at_place(dh_tile, row, channel), anchors[i % 4]);
+          const int row = warp * kSub + i;
+          const float2 p = load_pair(h_tile, row, channel) * load_pair(dh_tile, row, channel);
+          anchors[i % 2 * 2] += p.x, anchors[i % 2 * 2 + 1] += p.y;
         }
       }
     }

@@ -13,7 +13,7 @@ namespace {
 
 struct Shared {
   NumberDecay number;
-  float sums[kNumSubs * kTile];
+  ChannelSums sums;
 };
 constexpr int kTableBytes = (sizeof(Shared) + 127) / 128 * 128;
 
@@ -21,23 +21,23 @@ int64_t num_tiles(int64_t dim) { return (dim + kTile - 1) / kTile; }
 int64_t shared_bytes(const Arguments& a) { return kTableBytes + (1 + num_tiles(a.V)) * kTileBytes; }
 
 /// Multiplies a tile by its channels' decays over the whole chunk, in place; returns the chunk's decay of the thread's
-/// channel. Has a barrier between; the caller makes the tile complete before and puts a barrier after.
+/// channels. Has a barrier between; the caller makes the tile complete before and puts a barrier after.
 template <bool kBackward>
-__device__ __forceinline__ float decay_tile(const Arguments& a, const float* gates, int64_t dim, const Stretch& at,
-                                            int col0, float* sums, Bf16* tile) {
-  const int sub = threadIdx.x / kTile, c = threadIdx.x % kTile;
+__device__ __forceinline__ float2 decay_tile(const Arguments& a, const float* gates, int64_t dim, const Stretch& at,
+                                             int col0, ChannelSums& sums, Bf16* tile) {
+  const int sub = threadIdx.x / 32, pair = threadIdx.x % 32;
   ChannelDecay decay;
-  decay.read(a, gates, dim, at, col0 + c);
+  decay.read(a, gates, dim, at, col0 + 2 * pair);
   __syncthreads();  // sums were read
-  sums[sub * kTile + c] = decay.total();
+  sums[sub][pair] = decay.total();
   __syncthreads();
   const OuterDecay outer(sums);
   decay.climb_all();
 #pragma unroll
   for (int t = 0; t < kSub; ++t) {
-    Bf16* x = tile + place(sub * kSub + t, c);
-    const float factor = kBackward ? a.scale * (decay.through[t] * outer.through) : decay.after[t] * outer.after;
-    *x = __float2bfloat16(__bfloat162float(*x) * factor);
+    const float2 factor = kBackward ? a.scale * (decay.through[t] * outer.through) : decay.after[t] * outer.after;
+    const int row = sub * kSub + t;
+    put_pair(tile, row, 2 * pair, factor * load_pair(tile, row, 2 * pair));
   }
   return outer.whole;
 }
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 2) carry_kernel(Arguments a) {
   const int key_tiles = static_cast<int>((a.K + kTile - 1) / kTile), value_tiles = static_cast<int>((a.V + 63) / kTile);
   const Stretch at = chunk_at(a, blockIdx.x / key_tiles);
   const int row0 = static_cast<int>(blockIdx.x % key_tiles) * kTile;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, sub = threadIdx.x / kTile, c = threadIdx.x % kTile;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, c = 2 * lane;
 
   copy_tile(a, kBackward ? a.q : a.k, a.K, at, row0, keys);
   commit_copies();
@@ -60,24 +60,25 @@ __global__ void __launch_bounds__(kThreads, 2) carry_kernel(Arguments a) {
   }
   commit_copies();
 
-  float whole = 1;
+  float2 whole = both(1);
   if constexpr (!kKeyChannels) shared.number.make(a, at);
   wait_copies<1>();
   __syncthreads();
   if constexpr (kKeyChannels) {
     whole = decay_tile<kBackward>(a, a.gk, a.K, at, row0, shared.sums, keys);
   } else {
-    whole = shared.number.whole();
+    whole = both(shared.number.whole());
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int token = sub * kSub + t;
-      Bf16* x = keys + place(token, c);
+      const int token = warp * kSub + t;
       const float factor = kBackward ? a.scale * shared.number.through[token] : shared.number.after[token];
-      *x = __float2bfloat16(__bfloat162float(*x) * factor);
+      put_pair(keys, token, c, factor * load_pair(keys, token, c));
     }
   }
   const int64_t chunk_index = (at.batch * a.H + at.head) * a.N + at.chunk;
-  if (!kBackward && sub == 0 && row0 + c < a.K) a.decay_k[chunk_index * a.K + row0 + c] = whole;
+  if (!kBackward && warp == 0 && row0 + c < a.K) {
+    *reinterpret_cast<float2*>(a.decay_k + chunk_index * a.K + row0 + c) = whole;
+  }
 
   float* state = (kBackward ? a.dstate : a.state) + state_offset(a, at, kBackward ? at.chunk : at.chunk + 1);
   wait_copies<0>();
@@ -89,8 +90,10 @@ __global__ void __launch_bounds__(kThreads, 2) carry_kernel(Arguments a) {
       // The scale belongs to the keys alone.
       Arguments unscaled = a;
       unscaled.scale = 1;
-      const float whole_v = decay_tile<kBackward>(unscaled, a.gv, a.V, at, col0, shared.sums, value);
-      if (!kBackward && row0 == 0 && sub == 0 && col0 + c < a.V) a.decay_v[chunk_index * a.V + col0 + c] = whole_v;
+      const float2 whole_v = decay_tile<kBackward>(unscaled, a.gv, a.V, at, col0, shared.sums, value);
+      if (!kBackward && row0 == 0 && warp == 0 && col0 + c < a.V) {
+        *reinterpret_cast<float2*>(a.decay_v + chunk_index * a.V + col0 + c) = whole_v;
+      }
       __syncthreads();
     }
     Accumulator sum;

@@ -9,14 +9,14 @@ namespace baton::cuda::attention {
 template <Pass kPass, bool kOwn, bool kOther>
 struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
-  using Base::a, Base::at, Base::warp, Base::lane, Base::sub, Base::channel, Base::own_dim, Base::tables;
+  using Base::a, Base::at, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   struct Climb {
     Bf16* z;
     float *dx_state, *dy_state, *sums;
-    float dx[kSub], dy[kSub];
+    float2 dx[kSub], dy[kSub];
   };
 
   __device__ __forceinline__ void write_sums(Accumulator& sum, float* to) {
@@ -24,37 +24,37 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       *reinterpret_cast<float2*>(to + row * kSumWidth + col) = make_float2(p, q);
     });
   }
-  __device__ __forceinline__ float& sum_at(float* sums, int t) const {
-    return sums[(sub * kSub + t) * kSumWidth + channel];
+  __device__ __forceinline__ float2& sum_at(float* sums, int t) const {
+    return *reinterpret_cast<float2*>(sums + (warp * kSub + t) * kSumWidth + channel);
   }
 
   template <int kM>
   __device__ __forceinline__ void inner_level(ChannelDecay& decay, Climb& climb) {
     write_level<kM, kDy>(decay, x, y, climb.z);
-    multiply_level_to<kM == 1 ? 0 : kM == 2 ? 1 : kM == 4 ? 2 : 3>(climb);
+    multiply_level_to<kM == 1 ? 0 : kM == 2 ? 1 : 2>(climb);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const float sum = sum_at(climb.sums, t);
+      const float2 sum = sum_at(climb.sums, t);
       if (t & kM) {
-        if constexpr (kDx) climb.dx[t] = fmaf(decay.through[t], sum, climb.dx[t]);
+        if constexpr (kDx) climb.dx[t] = fma(decay.through[t], sum, climb.dx[t]);
       } else if constexpr (kDy) {
-        climb.dy[t] = fmaf(decay.after[t], sum, climb.dy[t]);
+        climb.dy[t] = fma(decay.after[t], sum, climb.dy[t]);
       }
     }
     decay.template climb<kM>();
   }
   template <int kLevel>
-  __device__ __forceinline__ void outer_level(const ChannelDecay& decay, float outer, Climb& climb) {
-    const bool query = sub & (kLevel == 4 ? 1 : 2);
+  __device__ __forceinline__ void outer_level(const ChannelDecay& decay, float2 outer, Climb& climb) {
+    const bool query = warp & (1 << (kLevel - 3));
     write_outer_level<kDy>(query, decay, outer, x, y, climb.z);
     multiply_level_to<kLevel>(climb);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const float sum = outer * sum_at(climb.sums, t);
+      const float2 sum = outer * sum_at(climb.sums, t);
       if (query) {
-        if constexpr (kDx) climb.dx[t] = fmaf(decay.through[t], sum, climb.dx[t]);
+        if constexpr (kDx) climb.dx[t] = fma(decay.through[t], sum, climb.dx[t]);
       } else if constexpr (kDy) {
-        climb.dy[t] = fmaf(decay.after[t], sum, climb.dy[t]);
+        climb.dy[t] = fma(decay.after[t], sum, climb.dy[t]);
       }
     }
   }
@@ -77,17 +77,17 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     if constexpr (kDy) write_sums(dy, climb.dy_state);
     if constexpr (kGates) write_anchors(anchors, climb.sums);
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) climb.dx[t] = climb.dy[t] = 0;
+    for (int t = 0; t < kSub; ++t) climb.dx[t] = climb.dy[t] = both(0);
     ChannelDecay decay;
     const uint32_t forgets = decay.read(a, own_gates, own_dim, at, col0 + channel);
-    tables.own_sums[sub * kTile + channel] = decay.total();
+    tables.own_sums[warp][lane] = decay.total();
     __syncthreads();
     if constexpr (kGates) add_up_anchors(climb.sums);
     const OuterDecay outer(tables.own_sums);
     decay.begin();
     inner_level<1>(decay, climb), inner_level<2>(decay, climb), inner_level<4>(decay, climb);
-    inner_level<8>(decay, climb);
-    outer_level<4>(decay, 1.0f, climb);
+    outer_level<3>(decay, both(1), climb);
+    outer_level<4>(decay, outer.level_16, climb);
     outer_level<5>(decay, outer.level_32, climb);
     finish_thread(col0, decay, outer, forgets, climb);
     __syncthreads();
@@ -99,68 +99,81 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   /// Adds what came from states, makes the gate gradient, and leaves the results, rounded, in place of x and y.
   __device__ __forceinline__ void finish_thread(int col0, const ChannelDecay& decay, const OuterDecay& outer,
                                                 uint32_t forgets, Climb& climb) {
-    float gate[kSub];
-    float before = 0;
+    float2 gate[kSub];
+    float2 before = both(0);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
       if constexpr (kDx) {
-        const float factor = (kOther ? 1.0f : a.scale) * (decay.through[t] * outer.through);
-        climb.dx[t] = fmaf(factor, sum_at(climb.dx_state, t), climb.dx[t]);
+        const float2 factor = (kOther ? 1.0f : a.scale) * (decay.through[t] * outer.through);
+        climb.dx[t] = fma(factor, sum_at(climb.dx_state, t), climb.dx[t]);
       }
       if constexpr (kGates) {
-        const float from_state = decay.after[t] * outer.after * sum_at(climb.dy_state, t);
+        const float2 from_state = (decay.after[t] * outer.after) * sum_at(climb.dy_state, t);
         gate[t] = before;
-        before = fmaf(at_place(y, sub * kSub + t, channel), from_state, before);
+        before = fma(load_pair(y, warp * kSub + t, channel), from_state, before);
         sum_at(climb.dy_state, t) = from_state;
       }
     }
     if constexpr (kGates) write_gate_gradient(col0, outer, forgets, before, gate, climb);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int row = sub * kSub + t;
-      const float own = tables.own[row], key = at_place(y, row, channel);
+      const int row = warp * kSub + t;
+      const float2 own = both(tables.own[row]), key = load_pair(y, row, channel);
       if constexpr (kKeys) {
-        const float query = at_place(x, row, channel);
-        put(x, row, channel, fmaf(own, key, climb.dx[t]));
-        put(y, row, channel, fmaf(own, query, climb.dy[t] + sum_at(climb.dy_state, t)));
+        const float2 query = load_pair(x, row, channel);
+        put_pair(x, row, channel, fma(own, key, climb.dx[t]));
+        put_pair(y, row, channel, fma(own, query, climb.dy[t] + sum_at(climb.dy_state, t)));
       } else if constexpr (kDy) {
-        put(y, row, channel, fmaf(own, at_place(x, row, channel), climb.dy[t] + sum_at(climb.dy_state, t)));
+        put_pair(y, row, channel, fma(own, load_pair(x, row, channel), climb.dy[t] + sum_at(climb.dy_state, t)));
       } else {
-        put(y, row, channel, fmaf(own, key, climb.dx[t]));
+        put_pair(y, row, channel, fma(own, key, climb.dx[t]));
       }
     }
   }
 
+  /// What a warp's tokens hand to the others of a channel; in place of z, which is read no more.
+  struct Scan {
+    ChannelSums before, after;  // of y * (dy from states), all its tokens; of x * dx - y * dy, up to the first forgetting
+    uint32_t forgets[kNumSubs][kPairs];
+  };
+  static_assert(sizeof(Scan) <= kTileBytes);
+
   /// gate: sums of y * (dy from states) over the thread's tokens before t; `before`: over all of them.
-  __device__ __forceinline__ void write_gate_gradient(int col0, const OuterDecay& outer, uint32_t forgets, float before,
-                                                      float (&gate)[kSub], const Climb& climb) {
-    float after = 0;
+  __device__ __forceinline__ void write_gate_gradient(int col0, const OuterDecay& outer, uint32_t forgets,
+                                                      float2 before, float2 (&gate)[kSub], const Climb& climb) {
+    const uint32_t forgets_x = forgets & ((1u << kSub) - 1), forgets_y = forgets >> kSub;
+    float2 after = both(0);
 #pragma unroll
     for (int t = kSub - 1; t >= 0; --t) {
-      const float query = at_place(x, sub * kSub + t, channel), key = at_place(y, sub * kSub + t, channel);
+      const float2 query = load_pair(x, warp * kSub + t, channel), key = load_pair(y, warp * kSub + t, channel);
       after += query * climb.dx[t] - key * climb.dy[t];
       gate[t] += after;
-      if (forgets >> t & 1) after = 0;
+      if (forgets_x >> t & 1) after.x = 0;
+      if (forgets_y >> t & 1) after.y = 0;
     }
-    const auto& scan = tables.scan;
-    tables.scan[0][sub * kTile + channel] = before;
-    tables.scan[kGates ? 1 : 0][sub * kTile + channel] = after;
-    tables.scan[kGates ? 2 : 0][sub * kTile + channel] = forgets != 0 ? 1.0f : 0.0f;
+    Scan& scan = *reinterpret_cast<Scan*>(climb.z);
+    scan.before[warp][lane] = before, scan.after[warp][lane] = after, scan.forgets[warp][lane] = forgets;
     __syncthreads();
-    float from_left = outer.whole * tables.anchor[channel], from_right = 0;
-    for (int other = 0; other < sub; ++other) from_left += scan[0][other * kTile + channel];
-    for (int other = kNumSubs - 1; other > sub; --other) {
-      const int place_in = other * kTile + channel;
-      if (scan[kGates ? 2 : 0][place_in] != 0) from_right = 0;
-      from_right += scan[kGates ? 1 : 0][place_in];
+    float2 from_left = outer.whole * *reinterpret_cast<const float2*>(tables.anchor + channel), from_right = both(0);
+    for (int other = 0; other < warp; ++other) from_left += scan.before[other][lane];
+    for (int other = kNumSubs - 1; other > warp; --other) {
+      const uint32_t its = scan.forgets[other][lane];
+      if (its & ((1u << kSub) - 1)) from_right.x = 0;
+      if (its >> kSub) from_right.y = 0;
+      from_right += scan.after[other][lane];
     }
     if (col0 + channel >= own_dim) return;
     float* to = (kKeys ? a.dgk : a.dgv) + token_offset(a, at, own_dim) + col0 + channel;
+    // Nothing from the right where a later token forgets; exactly 0 where the token itself does.
+    const auto value = [](float own, float right, uint32_t bits, int t) {
+      return bits >> t & 1 ? 0.0f : own + (bits >> t >> 1 != 0 ? 0.0f : right);
+    };
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const bool cut = forgets >> t >> 1 != 0, forget = forgets >> t & 1;  // cut: forgotten at a later token
-      const float value = gate[t] + from_left + (cut ? 0.0f : from_right);
-      if (sub * kSub + t < at.n) to[(sub * kSub + t) * a.H * own_dim] = forget ? 0.0f : value;
+      if (warp * kSub + t >= at.n) break;
+      const float2 own = gate[t] + from_left;
+      *reinterpret_cast<float2*>(to + (warp * kSub + t) * a.H * own_dim) =
+          make_float2(value(own.x, from_right.x, forgets_x, t), value(own.y, from_right.y, forgets_y, t));
     }
   }
 
@@ -168,7 +181,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   /// spans, a thread's anchors are parts of its own channel's.
   __device__ __forceinline__ void write_anchors(float (&anchors)[4], float* parts) {
     if constexpr (kSpan) {
-      parts[sub * kTile + channel] = anchors[0] + anchors[1] + anchors[2] + anchors[3];
+      parts[warp * kTile + channel] = anchors[0] + anchors[2], parts[warp * kTile + channel + 1] = anchors[1] + anchors[3];
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

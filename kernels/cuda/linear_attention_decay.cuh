@@ -10,62 +10,87 @@
 
 namespace baton::cuda::attention {
 
-constexpr int kSub = 16;  // tokens a thread holds of one channel
+constexpr int kSub = 8;  // tokens that a thread holds of two neighbouring channels; a warp has all 64
 constexpr int kNumSubs = kChunk / kSub;
+constexpr int kPairs = kTile / 2;
+
+using ChannelSums = float2[kNumSubs][kPairs];
+
+__device__ __forceinline__ float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+__device__ __forceinline__ float2 operator-(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
+__device__ __forceinline__ float2 operator*(float2 a, float2 b) { return make_float2(a.x * b.x, a.y * b.y); }
+__device__ __forceinline__ float2 operator*(float a, float2 b) { return make_float2(a * b.x, a * b.y); }
+__device__ __forceinline__ float2& operator+=(float2& a, float2 b) { return a = a + b; }
+__device__ __forceinline__ float2& operator*=(float2& a, float2 b) { return a = a * b; }
+__device__ __forceinline__ float2 fma(float2 a, float2 b, float2 c) {
+  return make_float2(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y));
+}
+__device__ __forceinline__ float2 exp(float2 a) { return make_float2(__expf(a.x), __expf(a.y)); }
+__device__ __forceinline__ float2 both(float a) { return make_float2(a, a); }
 
 /// Log gate of token t of the stretch, not past its end.
 __device__ __forceinline__ float start_or(const Arguments& a, const Stretch& at, int t, float gate) {
   return a.starts != nullptr && a.starts[at.batch * a.T + at.first + t] != 0 ? -CUDART_INF_F : gate;
 }
 
-/// One channel, 16 tokens, in registers; level by level. Thread i has tokens 16 (i / 64) .. of channel i % 64.
+/// Two channels, 8 tokens, in registers; level by level. Thread i has tokens 8 (i / 32) .. of channels 2 (i % 32) + {0,
+/// 1} of a tile.
 struct ChannelDecay {
-  float sum[kSub];                   // gates, then sums over blocks of 2, 4, 8, 16 tokens
-  float through[kSub], after[kSub];  // inside the block: from its start through t; from after t to its end
+  float2 sum[kSub];                   // gates, then sums over blocks of 2, 4, 8 tokens
+  float2 through[kSub], after[kSub];  // inside the block: from its start through t; from after t to its end
 
-  /// Gates of channel `channel` of `dim`; 0 outside the stretch and the tensor. Returns a bit for every -inf.
+  static __device__ __forceinline__ const float* source(const Arguments& a, const float* gates, int64_t dim,
+                                                        const Stretch& at, int channel) {
+    return gates + token_offset(a, at, dim) + threadIdx.x / 32 * kSub * a.H * dim + channel;
+  }
+  /// Asks for what `read` will read.
+  static __device__ __forceinline__ void prefetch(const Arguments& a, const float* gates, int64_t dim,
+                                                  const Stretch& at, int channel) {
+    const float* from = source(a, gates, dim, at, channel);
+    if (channel >= dim || threadIdx.x % 4 != 0) return;
+    for (int t = 0; t < kSub && static_cast<int>(threadIdx.x) / 32 * kSub + t < at.n; ++t) {
+      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from + t * a.H * dim));
+    }
+  }
+
+  /// Gates of channels `channel` and the next of `dim`, both even; 0 outside the stretch and the tensor. Returns a bit
+  /// for every -inf, those of the second channel kSub bits higher.
   __device__ __forceinline__ uint32_t read(const Arguments& a, const float* gates, int64_t dim, const Stretch& at,
                                            int channel) {
-    const int sub = threadIdx.x / kTile;
-    const float* from = gates + token_offset(a, at, dim) + channel;
+    const int first = threadIdx.x / 32 * kSub;
+    const float* from = source(a, gates, dim, at, channel);
     uint32_t forgets = 0;
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int token = sub * kSub + t;
-      sum[t] = token < at.n && channel < dim ? from[token * a.H * dim] : 0;
+      sum[t] = both(0);
+      if (first + t < at.n && channel < dim) sum[t] = *reinterpret_cast<const float2*>(from + t * a.H * dim);
     }
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int token = sub * kSub + t;
-      if (token < at.n) sum[t] = start_or(a, at, token, sum[t]);
-      if (isinf(sum[t])) forgets |= 1u << t;
+      if (first + t < at.n) {
+        sum[t].x = start_or(a, at, first + t, sum[t].x), sum[t].y = start_or(a, at, first + t, sum[t].y);
+      }
+      if (isinf(sum[t].x)) forgets |= 1u << t;
+      if (isinf(sum[t].y)) forgets |= 1u << (kSub + t);
     }
     return forgets;
   }
 
-  /// Sum over all 16 tokens; before the climb.
-  __device__ __forceinline__ float total() const {
-    float s[kSub];
-#pragma unroll
-    for (int t = 0; t < kSub; ++t) s[t] = sum[t];
-#pragma unroll
-    for (int m = 1; m < kSub; m *= 2) {
-#pragma unroll
-      for (int t = 0; t < kSub; t += 2 * m) s[t] += s[t + m];
-    }
-    return s[0];
+  /// Sum over all 8 tokens; before the climb.
+  __device__ __forceinline__ float2 total() const {
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
   }
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) through[t] = __expf(sum[t]), after[t] = 1;
+    for (int t = 0; t < kSub; ++t) through[t] = exp(sum[t]), after[t] = both(1);
   }
   /// From blocks of kM tokens to blocks of twice as many.
   template <int kM>
   __device__ __forceinline__ void climb() {
 #pragma unroll
     for (int block = 0; block < kSub / (2 * kM); ++block) {
-      const float left = __expf(sum[2 * block]), right = __expf(sum[2 * block + 1]);
+      const float2 left = exp(sum[2 * block]), right = exp(sum[2 * block + 1]);
 #pragma unroll
       for (int t = 2 * kM * block; t < 2 * kM * block + kM; ++t) after[t] *= right, through[t + kM] *= left;
       sum[block] = sum[2 * block] + sum[2 * block + 1];
@@ -73,25 +98,31 @@ struct ChannelDecay {
   }
   __device__ __forceinline__ void climb_all() {
     begin();
-    climb<1>(), climb<2>(), climb<4>(), climb<8>();
+    climb<1>(), climb<2>(), climb<4>();
   }
 };
 
-/// Beyond a sub-chunk, from the sums of the four sub-chunks of one channel: what its factors are multiplied by.
+/// Beyond a thread's tokens, from the sums of all eight of its channels: what its factors are multiplied by.
 struct OuterDecay {
-  float level_32;        // at m = 32
-  float through, after;  // over the whole chunk
-  float whole;           // decay of the chunk
+  float2 level_16, level_32;  // at m = 16 and 32; at m = 8 it is 1
+  float2 through, after;      // over the whole chunk
+  float2 whole;               // decay of the chunk
 
-  /// sums: [4][64], of channel threadIdx.x % 64.
-  __device__ __forceinline__ explicit OuterDecay(const float* sums) {
-    const int sub = threadIdx.x / kTile, c = threadIdx.x % kTile;
-    const float s0 = sums[c], s1 = sums[kTile + c], s2 = sums[2 * kTile + c], s3 = sums[3 * kTile + c];
-    const float left = __expf(s0 + s1), right = __expf(s2 + s3);
-    level_32 = sub == 0 ? __expf(s1) : sub == 3 ? __expf(s2) : 1.0f;
-    through = sub == 0 ? 1.0f : sub == 1 ? __expf(s0) : sub == 2 ? left : __expf(s2) * left;
-    after = sub == 3 ? 1.0f : sub == 2 ? __expf(s3) : sub == 1 ? right : __expf(s1) * right;
-    whole = __expf((s0 + s1) + (s2 + s3));
+  __device__ __forceinline__ explicit OuterDecay(const ChannelSums& sums) {
+    const int sub = threadIdx.x / 32, pair = threadIdx.x % 32;
+    const auto between = [&](int first, int last) {
+      float2 sum = both(0);
+      for (int i = first; i < last; ++i) sum += sums[i][pair];
+      return sum;
+    };
+    // First sub-chunks of the halves that meet at 16 and at 32: the left one's keys go to its end, queries come from
+    // the start of the right one.
+    const int half_16 = sub & ~1, half_32 = sub & ~3;
+    level_16 = exp(sub & 2 ? between(half_16, sub) : between(sub + 1, half_16 + 2));
+    level_32 = exp(sub & 4 ? between(half_32, sub) : between(sub + 1, half_32 + 4));
+    const float2 left = between(0, sub), right = between(sub + 1, kNumSubs);
+    through = exp(left), after = exp(right);
+    whole = exp((left + sums[sub][pair]) + right);
   }
 };
 

@@ -12,37 +12,30 @@ namespace baton::cuda::attention {
 
 constexpr int kLevels = 6;
 
-/// A tile's element in float, and back.
-__device__ __forceinline__ float at_place(const Bf16* tile, int row, int col) {
-  return __bfloat162float(tile[place(row, col)]);
-}
-__device__ __forceinline__ void put(Bf16* tile, int row, int col, float x) {
-  tile[place(row, col)] = __float2bfloat16(x);
-}
-
-/// Writes this thread's part of Z_m, m = kM < 16; x null: no queries.
+/// Writes this thread's part of Z_m, m = kM < 8.
 template <int kM, bool kQueries>
 __device__ __forceinline__ void write_level(const ChannelDecay& decay, const Bf16* x, const Bf16* y, Bf16* z) {
-  const int row0 = threadIdx.x / kTile * kSub, c = threadIdx.x % kTile;
+  const int row0 = threadIdx.x / 32 * kSub, c = threadIdx.x % 32 * 2;
 #pragma unroll
   for (int t = 0; t < kSub; ++t) {
-    float value = 0;
-    if ((t & kM) == 0) value = at_place(y, row0 + t, c) * decay.after[t];
-    if ((t & kM) != 0 && kQueries) value = at_place(x, row0 + t, c) * decay.through[t];
-    put(z, row0 + t, c, value);
+    float2 value = both(0);
+    if ((t & kM) == 0) value = decay.after[t] * load_pair(y, row0 + t, c);
+    if ((t & kM) != 0 && kQueries) value = decay.through[t] * load_pair(x, row0 + t, c);
+    put_pair(z, row0 + t, c, value);
   }
 }
-/// The same for m = 16 and 32, where all tokens of a thread are queries or all are keys; `outer` multiplies them.
+/// The same for m >= 8, where all tokens of a warp are queries or all are keys; `outer` multiplies them.
 template <bool kQueries>
-__device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay& decay, float outer, const Bf16* x,
+__device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay& decay, float2 outer, const Bf16* x,
                                                   const Bf16* y, Bf16* z) {
-  const int row0 = threadIdx.x / kTile * kSub, c = threadIdx.x % kTile;
+  const int row0 = threadIdx.x / 32 * kSub, c = threadIdx.x % 32 * 2;
+  const Bf16* from = query ? x : y;
 #pragma unroll
   for (int t = 0; t < kSub; ++t) {
-    float value = 0;
-    if (!query) value = at_place(y, row0 + t, c) * (decay.after[t] * outer);
-    if (query && kQueries) value = at_place(x, row0 + t, c) * (decay.through[t] * outer);
-    put(z, row0 + t, c, value);
+    const float2 factor = query ? decay.through[t] : decay.after[t];
+    float2 value = both(0);
+    if (!query || kQueries) value = (factor * outer) * load_pair(from, row0 + t, c);
+    put_pair(z, row0 + t, c, value);
   }
 }
 
@@ -50,7 +43,7 @@ __device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay
 __device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDecay& outer, const Bf16* x, const Bf16* y,
                                              Bf16* levels) {
   constexpr int kSize = kTile * kTile;
-  const int sub = threadIdx.x / kTile;
+  const int sub = threadIdx.x / 32;
   decay.begin();
   write_level<1, true>(decay, x, y, levels);
   decay.climb<1>();
@@ -58,10 +51,9 @@ __device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDec
   decay.climb<2>();
   write_level<4, true>(decay, x, y, levels + 2 * kSize);
   decay.climb<4>();
-  write_level<8, true>(decay, x, y, levels + 3 * kSize);
-  decay.climb<8>();
-  write_outer_level<true>(sub & 1, decay, 1.0f, x, y, levels + 4 * kSize);
-  write_outer_level<true>(sub & 2, decay, outer.level_32, x, y, levels + 5 * kSize);
+  write_outer_level<true>(sub & 1, decay, both(1), x, y, levels + 3 * kSize);
+  write_outer_level<true>(sub & 2, decay, outer.level_16, x, y, levels + 4 * kSize);
+  write_outer_level<true>(sub & 4, decay, outer.level_32, x, y, levels + 5 * kSize);
 }
 
 /// A quarter of x_t . y_t, t = threadIdx.x / 4; and the whole of it.

@@ -10,7 +10,7 @@
 // (kernels/cpu/linear_attention_gradients.cpp), from the float32 sums, without a token's product with itself.
 //
 // A block has one chunk of one head and one or all tiles of 64 own channels. Products lie in warps as
-// linear_attention_tile.cuh says; what is done channel by channel is done by thread i for 16 tokens of channel i % 64.
+// linear_attention_tile.cuh says; what is done channel by channel is done by thread i for 8 tokens of channels 2 (i % 32) + {0, 1}.
 // No exponent is positive: linear_attention_decay.cuh.
 #pragma once
 
@@ -46,6 +46,7 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
     Accumulator dx, dy;
     clear(dx), clear(dy);
     float anchors[4] = {0, 0, 0, 0};
+    if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0 + this->channel);
     if constexpr (kDy) copy_tile(a, this->own_x, own_dim, at, col0, x);
     copy_tile(a, this->own_y, own_dim, at, col0, y);
     if constexpr (kSpan) {

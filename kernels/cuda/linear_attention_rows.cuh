@@ -8,7 +8,7 @@ namespace baton::cuda::attention {
 template <Pass kPass, bool kOwn, bool kOther>
 struct RowFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
-  using Base::a, Base::at, Base::warp, Base::lane, Base::sub, Base::channel, Base::own_dim, Base::tables;
+  using Base::a, Base::at, Base::warp, Base::lane, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 

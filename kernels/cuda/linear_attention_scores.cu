@@ -3,68 +3,72 @@
 // over each chunk. Scores are made level by level (linear_attention_pairs.cuh); no exponent is positive
 // (linear_attention_decay.cuh). Rounded to bfloat16: all but G.
 //
-// A block has one chunk of one head and goes over tiles of 64 channels; thread i has 16 tokens of channel i % 64.
-// Shared memory: two tiles, six of levels, 1.3 KiB of tables.
+// A block has one chunk of one head and goes over tiles of 64 channels; thread i has 8 tokens of channels
+// 2 (i % 32) + {0, 1}. The next tile is under way while one is made.
+// Shared memory: four tiles, six of levels, 2.3 KiB of tables.
 #include "kernels/cuda/linear_attention_pairs.cuh"
 
 namespace baton::cuda::attention {
 namespace {
 
 struct Tables {
-  float sums[kNumSubs * kTile];
+  ChannelSums sums;
   float own[kChunk];
 };
 constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
-constexpr int kSharedBytes = kTableBytes + (2 + kLevels) * kTileBytes;
+constexpr int kSharedBytes = kTableBytes + (4 + kLevels) * kTileBytes;
 
-__global__ void __launch_bounds__(kThreads, 3) scores_kernel(Arguments a, Decayed to) {
+__global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decayed to) {
   extern __shared__ __align__(128) unsigned char memory[];
   Tables& tables = *reinterpret_cast<Tables*>(memory);
-  Bf16* x = reinterpret_cast<Bf16*>(memory + kTableBytes);
-  Bf16 *y = x + kTile * kTile, *levels = y + kTile * kTile;
+  Bf16* tiles = reinterpret_cast<Bf16*>(memory + kTableBytes);
+  Bf16* levels = tiles + 4 * kTile * kTile;
   const Stretch at = chunk_at(a, blockIdx.x);
   const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, sub = threadIdx.x / kTile, channel = threadIdx.x % kTile;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = 2 * lane;
   const int num_tiles = static_cast<int>(a.K / kTile);
-  const auto copy = [&](int tile) {
-    copy_tile(a, a.q, a.K, at, tile * kTile, x);
-    copy_tile(a, a.k, a.K, at, tile * kTile, y);
+  const auto start = [&](int tile, ChannelDecay& decay) {
+    Bf16* to = tiles + tile % 2 * 2 * kTile * kTile;
+    copy_tile(a, a.q, a.K, at, tile * kTile, to);
+    copy_tile(a, a.k, a.K, at, tile * kTile, to + kTile * kTile);
     commit_copies();
+    decay.read(a, a.gk, a.K, at, tile * kTile + channel);
   };
 
   LevelScores scores;
   float own = 0;
-  copy(0);
+  ChannelDecay decay, next;
+  start(0, next);
   for (int tile = 0; tile < num_tiles; ++tile) {
-    ChannelDecay decay;
-    decay.read(a, a.gk, a.K, at, tile * kTile + channel);
-    tables.sums[sub * kTile + channel] = decay.total();
+    Bf16 *x = tiles + tile % 2 * 2 * kTile * kTile, *y = x + kTile * kTile;
+    decay = next;
+    tables.sums[warp][lane] = decay.total();
     wait_copies<0>();
     __syncthreads();
+    if (tile + 1 < num_tiles) start(tile + 1, next);
     const OuterDecay outer(tables.sums);
-    if (sub == 0) to.decay[chunk * a.K + tile * kTile + channel] = outer.whole;
+    if (warp == 0) *reinterpret_cast<float2*>(to.decay + chunk * a.K + tile * kTile + channel) = outer.whole;
     own += row_product(x, y);
     write_levels(decay, outer, x, y, levels);
     __syncthreads();
     scores.add(levels, warp, lane);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int row = sub * kSub + t;
-      put(x, row, channel, at_place(x, row, channel) * (a.scale * (decay.through[t] * outer.through)));
-      put(y, row, channel, at_place(y, row, channel) * (decay.after[t] * outer.after));
+      const int row = warp * kSub + t;
+      put_pair(x, row, channel, a.scale * (decay.through[t] * outer.through) * load_pair(x, row, channel));
+      put_pair(y, row, channel, (decay.after[t] * outer.after) * load_pair(y, row, channel));
     }
     __syncthreads();
     write_tile(a, x, a.K, at, tile * kTile, to.q);
     write_tile(a, y, a.K, at, tile * kTile, to.k);
-    __syncthreads();
-    if (tile + 1 < num_tiles) copy(tile + 1);
   }
+  __syncthreads();
 
   Bf16* score = levels;
   scores.write(a.scale, warp, lane, score);
   add_up_rows(a.scale * own, tables.own);
   __syncthreads();
-  if (threadIdx.x < kChunk) put(score, threadIdx.x, threadIdx.x, tables.own[threadIdx.x]);
+  if (threadIdx.x < kChunk) score[place(threadIdx.x, threadIdx.x)] = __float2bfloat16(tables.own[threadIdx.x]);
   __syncthreads();
   for_pieces<kThreads>([&](int, int row) {
     *reinterpret_cast<uint4*>(to.scores + (chunk * kChunk + row) * kChunk + piece_col()) =

@@ -30,6 +30,10 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 __device__ __forceinline__ float2 load_pair(const Bf16* tile, int row, int col) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(tile + place(row, col)));
 }
+/// Two neighbours of a tile's row, rounded.
+__device__ __forceinline__ void put_pair(Bf16* tile, int row, int col, float2 x) {
+  *reinterpret_cast<uint32_t*>(tile + place(row, col)) = pack(x.x, x.y);
+}
 
 /// How an operand lies in its tile: rows are rows of the product's operand, or its columns.
 enum class Lies { kRows, kColumns };

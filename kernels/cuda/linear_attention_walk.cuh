@@ -331,16 +331,15 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
     write_out(at, half, out);
   }
   __device__ __forceinline__ void write_out(const Stretch& at, int half, Accumulator& out) const {
-    // Lane l collects eight own channels: of the first or last eight (l % 2), of token l / 4 of piece n or n + 1.
-    Bf16* to = static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + own0 + 16 * warp + lane % 2 * 8;
+    Bf16* to = static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + own0 + 16 * warp + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < 4; n += 2) {
-      uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = transpose(pack(out[n + i / 2][i % 2 * 2], out[n + i / 2][i % 2 * 2 + 1]));
-      transpose_quad(lane, x);
-      const int token = half * 32 + (n + lane % 4 / 2) * 8 + lane / 4;
-      if (token < at.n) *reinterpret_cast<uint4*>(to + token * a.H * w.own_dim) = make_uint4(x[0], x[1], x[2], x[3]);
+    for (int n = 0; n < 4; ++n) {
+      const int token = half * 32 + n * 8 + lane / 4;
+      const uint32_t low = transpose(pack(out[n][0], out[n][1])), high = transpose(pack(out[n][2], out[n][3]));
+      if (token < at.n) {
+        *reinterpret_cast<uint32_t*>(to + token * a.H * w.own_dim) = low;
+        *reinterpret_cast<uint32_t*>(to + token * a.H * w.own_dim + 8) = high;
+      }
     }
   }
 };

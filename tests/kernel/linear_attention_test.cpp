@@ -177,6 +177,28 @@ TEST(LinearAttention, NanStaysNan) {
   EXPECT_FALSE(std::isnan(x.at("ht")[p.shape.K * p.shape.V])) << "another head";
 }
 
+TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
+  const auto span = [](int64_t K, int64_t V, GateKind gate, DType dtype = DType::kBFloat16) {
+    return attention_span({1, 5, 1, K, V, gate}, dtype);
+  };
+  EXPECT_EQ(span(256, 512, GateKind::kVector), kLongSpan);
+  EXPECT_EQ(span(256, 512, GateKind::kScalar), kLongSpan);
+  EXPECT_EQ(span(256, 512, GateKind::kFixed), kChunk) << "dq needs a walk with 512 channels on the other side";
+  EXPECT_EQ(span(128, 256, GateKind::kFixed), kLongSpan);
+  EXPECT_EQ(span(256, 192, GateKind::kVector), kChunk) << "256 on the other side needs 128 of one's own";
+  EXPECT_EQ(span(64, 64, GateKind::kNone), kLongSpan);
+  EXPECT_EQ(span(64, 64, GateKind::kBilinear), kChunk);
+  EXPECT_EQ(span(64, 80, GateKind::kVector), kChunk);
+  EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
+
+  AttentionShape s{2, kLongSpan + 1, 3, 64, 64, GateKind::kVector, kLongSpan};
+  EXPECT_EQ(s.span_states(), (Shape{2, 3, 3, 64, 64}));
+  const int64_t tokens = 2 * s.T * 3, chunks = 2 * 3 * 17;
+  EXPECT_EQ(AttentionWork::of(s).bytes, 4 * tokens * 64 + 2 * chunks * (64 * 64 + 2 * 64) + 4 * chunks * 64 * 64);
+  s.span = kChunk;
+  EXPECT_EQ(AttentionWork::of(s).bytes, 0);
+}
+
 TEST(LinearAttention, WrongTensorsAreRefused) {
   EXPECT_THROW(parse_gate_kind("vectors"), Error);
   for (GateKind gate : kGates) EXPECT_EQ(parse_gate_kind(to_string(gate)), gate);
