@@ -25,7 +25,13 @@ __device__ __forceinline__ float2& operator*=(float2& a, float2 b) { return a = 
 __device__ __forceinline__ float2 fma(float2 a, float2 b, float2 c) {
   return make_float2(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y));
 }
-__device__ __forceinline__ float2 exp(float2 a) { return make_float2(__expf(a.x), __expf(a.y)); }
+/// 2^x. Channels' gates are multiplied by log2(e) when read.
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float2 exp2_of(float2 x) { return make_float2(exp2_of(x.x), exp2_of(x.y)); }
 __device__ __forceinline__ float2 both(float a) { return make_float2(a, a); }
 
 /// Log gate of token t of the stretch, not past its end.
@@ -57,23 +63,33 @@ struct ChannelDecay {
   /// for every -inf, those of the second channel kSub bits higher.
   __device__ __forceinline__ uint32_t read(const Arguments& a, const float* gates, int64_t dim, const Stretch& at,
                                            int channel) {
+    constexpr float kLog2E = 1.44269504f;
     const int first = threadIdx.x / 32 * kSub;
     const float* from = source(a, gates, dim, at, channel);
-    uint32_t forgets = 0;
+    const int64_t stride = a.H * dim;
+    float2 gate[kSub];
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) {
-      sum[t] = both(0);
-      if (first + t < at.n && channel < dim) sum[t] = *reinterpret_cast<const float2*>(from + t * a.H * dim);
+    for (int t = 0; t < kSub; ++t, from += stride) {
+      gate[t] = both(0);
+      if (first + t < at.n && channel < dim) gate[t] = *reinterpret_cast<const float2*>(from);
     }
+    const uint32_t starts = starts_from(a, at, first);
+    uint32_t forgets = starts | starts << kSub;
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      if (first + t < at.n) {
-        sum[t].x = start_or(a, at, first + t, sum[t].x), sum[t].y = start_or(a, at, first + t, sum[t].y);
-      }
-      if (isinf(sum[t].x)) forgets |= 1u << t;
-      if (isinf(sum[t].y)) forgets |= 1u << (kSub + t);
+      sum[t] = kLog2E * (starts >> t & 1 ? both(-CUDART_INF_F) : gate[t]);
+      if (gate[t].x == -CUDART_INF_F) forgets |= 1u << t;
+      if (gate[t].y == -CUDART_INF_F) forgets |= 1u << (kSub + t);
     }
     return forgets;
+  }
+  /// A bit for every document start among a thread's tokens.
+  static __device__ __forceinline__ uint32_t starts_from(const Arguments& a, const Stretch& at, int first) {
+    if (a.starts == nullptr) return 0;
+    const uint8_t* from = a.starts + at.batch * a.T + at.first + first;
+    uint32_t starts = 0;
+    for (int t = 0; t < kSub && first + t < at.n; ++t) starts |= static_cast<uint32_t>(from[t] != 0) << t;
+    return starts;
   }
 
   /// Sum over all 8 tokens; before the climb.
@@ -83,14 +99,14 @@ struct ChannelDecay {
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) through[t] = exp(sum[t]), after[t] = both(1);
+    for (int t = 0; t < kSub; ++t) through[t] = exp2_of(sum[t]), after[t] = both(1);
   }
   /// From blocks of kM tokens to blocks of twice as many.
   template <int kM>
   __device__ __forceinline__ void climb() {
 #pragma unroll
     for (int block = 0; block < kSub / (2 * kM); ++block) {
-      const float2 left = exp(sum[2 * block]), right = exp(sum[2 * block + 1]);
+      const float2 left = exp2_of(sum[2 * block]), right = exp2_of(sum[2 * block + 1]);
 #pragma unroll
       for (int t = 2 * kM * block; t < 2 * kM * block + kM; ++t) after[t] *= right, through[t + kM] *= left;
       sum[block] = sum[2 * block] + sum[2 * block + 1];
@@ -118,11 +134,11 @@ struct OuterDecay {
     // First sub-chunks of the halves that meet at 16 and at 32: the left one's keys go to its end, queries come from
     // the start of the right one.
     const int half_16 = sub & ~1, half_32 = sub & ~3;
-    level_16 = exp(sub & 2 ? between(half_16, sub) : between(sub + 1, half_16 + 2));
-    level_32 = exp(sub & 4 ? between(half_32, sub) : between(sub + 1, half_32 + 4));
+    level_16 = exp2_of(sub & 2 ? between(half_16, sub) : between(sub + 1, half_16 + 2));
+    level_32 = exp2_of(sub & 4 ? between(half_32, sub) : between(sub + 1, half_32 + 4));
     const float2 left = between(0, sub), right = between(sub + 1, kNumSubs);
-    through = exp(left), after = exp(right);
-    whole = exp((left + sums[sub][pair]) + right);
+    through = exp2_of(left), after = exp2_of(right);
+    whole = exp2_of((left + sums[sub][pair]) + right);
   }
 };
 

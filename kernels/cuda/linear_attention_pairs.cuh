@@ -29,13 +29,17 @@ template <bool kQueries>
 __device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay& decay, float2 outer, const Bf16* x,
                                                   const Bf16* y, Bf16* z) {
   const int row0 = threadIdx.x / 32 * kSub, c = threadIdx.x % 32 * 2;
-  const Bf16* from = query ? x : y;
+  const auto write = [&](const float2(&factor)[kSub], const Bf16* from) {
 #pragma unroll
-  for (int t = 0; t < kSub; ++t) {
-    const float2 factor = query ? decay.through[t] : decay.after[t];
-    float2 value = both(0);
-    if (!query || kQueries) value = (factor * outer) * load_pair(from, row0 + t, c);
-    put_pair(z, row0 + t, c, value);
+    for (int t = 0; t < kSub; ++t) put_pair(z, row0 + t, c, (factor[t] * outer) * load_pair(from, row0 + t, c));
+  };
+  if (!query) {
+    write(decay.after, y);
+  } else if constexpr (kQueries) {
+    write(decay.through, x);
+  } else {
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) put_pair(z, row0 + t, c, both(0));
   }
 }
 

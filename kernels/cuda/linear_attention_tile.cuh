@@ -27,8 +27,11 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return reinterpret_cast<const uint32_t&>(pair);
 }
+__device__ __forceinline__ float2 unpack(uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
 __device__ __forceinline__ float2 load_pair(const Bf16* tile, int row, int col) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(tile + place(row, col)));
+  return unpack(*reinterpret_cast<const uint32_t*>(tile + place(row, col)));
 }
 /// Two neighbours of a tile's row, rounded.
 __device__ __forceinline__ void put_pair(Bf16* tile, int row, int col, float2 x) {

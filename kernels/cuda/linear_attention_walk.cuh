@@ -250,7 +250,7 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
     }
   }
   static __device__ __forceinline__ uint32_t weigh(uint32_t pair, float low, float high) {
-    const float2 x = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+    const float2 x = unpack(pair);
     return pack(x.x * low, x.y * high);
   }
 
