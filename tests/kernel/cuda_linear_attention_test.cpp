@@ -81,6 +81,14 @@ TEST(CudaLinearAttention, EveryShape) {
   }
 }
 
+/// Little enough for a race checker.
+TEST(CudaLinearAttention, OneOfEveryGate) {
+  for (GateKind gate : kGates) {
+    SCOPED_TRACE(to_string(gate));
+    expect_right(random_problem({1, 70, 1, 64, 72, gate}, 3));
+  }
+}
+
 /// Head dimensions of the tensor cores' kernels, whole tiles and parts of tiles, with documents.
 TEST(CudaLinearAttention, EveryHeadDimensionOfTensorCores) {
   constexpr std::pair<int64_t, int64_t> kDims[] = {{64, 64}, {128, 128}, {256, 512}, {64, 192}, {8, 136}, {72, 16}};

@@ -46,6 +46,16 @@ void expect_right(const AttentionProblem& p) {
   fmt::print("\n");
 }
 
+/// Little enough for a race checker.
+TEST(CudaAttentionWalk, OneOfEveryGate) {
+  for (GateKind gate : kGates) {
+    SCOPED_TRACE(to_string(gate));
+    AttentionProblem p = problem({1, 140, 1, 64, 64, gate}, 17);
+    pack(p);
+    expect_right(p);
+  }
+}
+
 TEST(CudaAttentionWalk, EveryHeadDimension) {
   constexpr std::pair<int64_t, int64_t> kDims[] = {{64, 64},   {128, 128}, {64, 128},  {128, 64},
                                                    {256, 128}, {256, 512}, {128, 192}, {128, 256}};
