@@ -148,7 +148,7 @@ void combine(const Tensor& into, const Tensor& other, ReduceOp op) {
   }
 }
 
-class LocalGroup : public Group {
+class LocalGroup final : public Group {
  public:
   LocalGroup(std::shared_ptr<Exchange> exchange, int rank)
       : exchange_(std::move(exchange)), rank_(rank), num_taken_(size_t{kNumChannels} * size(), 0) {}

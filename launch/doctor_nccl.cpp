@@ -87,8 +87,9 @@ void check_sum(Doctor& doctor, Group& group, Device device) {
   cuda::copy(x.tensor.data, values, kLargest, own.stream());
   cuda::synchronize(own.stream());
   for (int64_t i = 0; i < n; ++i) {
-    const auto expected = static_cast<float>(P * (i % 1021) + P * (P - 1) / 2);
-    CHECK(values[i] == expected, "element {} of a sum over all ranks is {}, not {}", i, values[i], expected);
+    const int64_t expected = P * (i % 1021) + P * (P - 1) / 2;
+    CHECK(values[i] == static_cast<float>(expected), "element {} of a sum over all ranks is {}, not {}", i, values[i],
+          expected);
   }
   cuda::set_zero(x.tensor.data, kLargest, own.stream());
   const double seconds = doctor.time(kRepeats, [&] {

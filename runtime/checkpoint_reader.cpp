@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <filesystem>
-#include <ranges>
 
 #include "runtime/hdf5_file.h"
 #include "runtime/manifest.h"
@@ -15,8 +15,9 @@ std::string offer_previous(const std::string& dir) {
   if (step < 0) return "";
   const fs::path here = dir.ends_with('/') ? fs::path(dir).parent_path() : fs::path(dir);
   const fs::path parent = here.parent_path();
-  const std::vector<std::string> others = list_checkpoints(parent.empty() ? "." : parent.string());
-  for (const std::string& other : others | std::views::reverse) {
+  std::vector<std::string> others = list_checkpoints(parent.empty() ? "." : parent.string());
+  std::ranges::reverse(others);
+  for (const std::string& other : others) {
     if (step_of(other) >= step) continue;
     try {
       verify_checkpoint(other, true);
