@@ -26,9 +26,9 @@ BATCH, TOKENS = 2, 300  # not a multiple of any chunk
 
 
 def make_model():
-    """Head dims K = 128, V = 256; every weight is far from where it has no effect."""
+    """Head dims K = 256, V = 512; every weight is far from where it has no effect."""
     torch.manual_seed(1)
-    config = GLAConfig(hidden_size=512, num_hidden_layers=2, num_heads=2, intermediate_size=768, vocab_size=1000,
+    config = GLAConfig(hidden_size=1024, num_hidden_layers=2, num_heads=2, intermediate_size=768, vocab_size=1000,
                        initializer_range=0.05)
     model = GLAForCausalLM(config)
     with torch.no_grad():

@@ -15,7 +15,8 @@ TEST(CudaTraining, StepsTakeNoMemory) {
   }
 }
 
-// Against the CPU's in float64, with what float32 costs a model (V2).
+// Against the CPU's in float64: within 1e-5, or, since gradients of states cancel in some models, twice what float32
+// costs on the CPU.
 TEST(CudaTraining, DumpsAreThoseOfTheCpu) {
   std::vector<ModelConfig> models{small_model("tnl")};
   for (const char* mixer : {"none", "fixed", "scalar", "vector", "bilinear"})
@@ -25,8 +26,14 @@ TEST(CudaTraining, DumpsAreThoseOfTheCpu) {
     ModelRun run{.config = config, .T_total = 150, .window = 70, .starts = {40, 75}};
     const Dump cpu = dump_of(run);
     run.dtype = kF32;
+    const Dump single = dump_of(run);
     run.stream = gpu_stream();
-    expect_same(cpu, dump_of(run), 1e-5);
+    const Dump gpu = dump_of(run);
+    ASSERT_EQ(gpu.size(), cpu.size());
+    for (const auto& [path, x] : cpu) {
+      const double cost = relative_difference(x.values, single.at(path).values);
+      EXPECT_LE(relative_difference(x.values, gpu.at(path).values), std::max(1e-5, 2 * cost)) << path;
+    }
   }
 }
 
