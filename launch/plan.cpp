@@ -2,7 +2,7 @@
 //
 //   baton plan --config configs/gla-1.3b.cfg
 //   baton plan --config configs/gla-1.3b.cfg --parallel.sp 8 --data.seq_len 1048576 --train.window 131072
-//   baton plan --config configs/gla-1.3b.cfg --run.dtype bfloat16 --train.micro_batch 1 --plan.memory 80
+//   baton plan --config configs/gla-1.3b.cfg --train.micro_batch 1 --plan.memory 80
 #include "launch/job.h"
 #include "launch/memory_plan.h"
 #include "runtime/cuda.h"
