@@ -1,7 +1,7 @@
 // baton: trains linear-attention language models over any number of ranks.
 //
 //   baton train --config configs/gla-tiny.cfg
-//   mpirun -np 4 baton replay golden/operator.h5
+//   mpirun -np 4 baton replay tests/data/operator.h5
 //   baton --help
 #include <omp.h>
 

@@ -1,8 +1,8 @@
 // baton replay: runs the cases of a file in the layout of golden answers, cut over the ranks, and reports each tensor's
 // relative RMS error. The debugging tool for people who doubt a number.
 //
-//   baton replay golden/operator.h5
-//   mpirun -np 4 baton replay golden/gla.h5 --dtype float64 --out mine.h5
+//   baton replay tests/data/operator.h5
+//   mpirun -np 4 baton replay tests/data/gla.h5 --dtype float64 --out mine.h5
 #pragma once
 
 #include <memory>
