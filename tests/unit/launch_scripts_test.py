@@ -102,8 +102,9 @@ class GpuCheck(Scripts):
     def check(self, num_gpus, **tests):
         names = "\n".join(f"GPU {i}: Some GPU" for i in range(num_gpus))
         self.add_tool("nvidia-smi", f"case $1 in -L) echo '{names}';; *) echo Some GPU;; esac\n")
-        self.add_tool("mpirun", 'while [ "${1#/}" = "$1" ]; do shift; done\nexec "$@"\n')
-        self.add_tool("compute-sanitizer", 'shift 4\n"$@" && echo "ERROR SUMMARY: 0 errors"\n')
+        skip_options = 'while [ "${1#/}" = "$1" ]; do shift; done\n'
+        self.add_tool("mpirun", skip_options + 'exec "$@"\n')
+        self.add_tool("compute-sanitizer", skip_options + '"$@" && echo "ERROR SUMMARY: 0 errors"\n')
         metrics = "\n".join('{"step":%d,"tokens":1,"loss":%g,"tokens_per_s":1000.5}' % (i, 5 - i / 50) for i in (1, 50, 60))
         self.add_tool("baton", f"""case $1 in
             replay) echo '9 tensors, 0 failed';;
