@@ -105,7 +105,7 @@ class GpuCheck(Scripts):
         skip_options = 'while [ "${1#/}" = "$1" ]; do shift; done\n'
         self.add_tool("mpirun", skip_options + 'exec "$@"\n')
         self.add_tool("compute-sanitizer", skip_options + '"$@" && echo "ERROR SUMMARY: 0 errors"\n')
-        metrics = "\n".join('{"step":%d,"tokens":1,"loss":%g,"tokens_per_s":1000.5}' % (i, 5 - i / 50) for i in (1, 50, 60))
+        metrics = "\n".join('{"step":%d,"tokens":1,"loss":%g,"tokens_per_s":1000.5}' % (i, 5 - i / 50) for i in range(1, 61))
         self.add_tool("baton", f"""case $1 in
             replay) echo '9 tensors, 0 failed';;
             train) mkdir -p $5; cat >$5/metrics.jsonl <<'END'\n{metrics}\nEND\nesac\n""")
