@@ -41,10 +41,11 @@ struct AttentionShape {
 };
 
 /// The span that the kernels of q's dtype take for these head dimensions and gate: kChunk, where every chunk's state is
-/// kept, or, in bfloat16 (CUDA alone), kLongSpan. It does not depend on B or T, so bits do not either.
+/// kept, or, in bfloat16 (CUDA alone), kLongSpan; then tensors must be aligned to 16 bytes. It follows from the kind of
+/// device, not from B or T, so bits do not depend on these either.
 int64_t attention_span(const AttentionShape& shape, DType dtype);
-/// Whether there are kernels for spans longer than a chunk.
-bool walks_take(const AttentionShape& shape);
+/// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
+bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
 inline constexpr int64_t kLongSpan = 16 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.

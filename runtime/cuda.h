@@ -1,5 +1,5 @@
 // What host code asks of CUDA: devices, memory, streams and events, in host C++. A build without the CUDA backend has
-// these too; there num_devices() is 0 and everything else throws.
+// these too; there num_devices() is 0, and everything that needs a device throws.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,9 @@ namespace baton::cuda {
 /// Devices this process sees; 0 without a driver, too.
 int num_devices();
 std::string device_name(int index);
+inline constexpr int64_t kHopperSharedBytes = 227 << 10;
+/// Bytes of shared memory that the first device gives one block; a Hopper GPU's where there is none.
+int64_t max_shared_bytes();
 /// Total and free bytes of a device.
 struct DeviceMemory {
   int64_t total = 0, free = 0;

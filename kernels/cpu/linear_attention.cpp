@@ -3,6 +3,8 @@
 
 #include "kernels/cpu/linear_attention_stages.h"
 #include "kernels/dispatch.h"
+#include "kernels/linear_attention_walk.h"
+#include "runtime/cuda.h"
 
 namespace baton {
 namespace {
@@ -68,17 +70,17 @@ GateKind parse_gate_kind(const std::string& word) {
               fmt::format("gate is \"{}\", but must be none, fixed, scalar, vector or bilinear", word));
 }
 
-bool walks_take(const AttentionShape& s) {
-  // A block has all channels of the other side, and 64 or 128 of its own.
-  const auto walk = [](int64_t own, int64_t other) {
-    return own % 64 == 0 && (other == 64 || other == 128 || (other == 256 && own % 128 == 0));
+bool walks_take(const AttentionShape& s, int64_t shared_bytes) {
+  const auto walk = [&](int64_t own_dim, int64_t other_dim) {
+    const int own = static_cast<int>(own_dim), other = static_cast<int>(other_dim);
+    return walk_exists(own, other) && walk_shared_bytes(own, other, s.gate == GateKind::kVector, true) <= shared_bytes;
   };
   const bool learned = s.gate == GateKind::kScalar || s.gate == GateKind::kVector;
   return s.gate != GateKind::kBilinear && walk(s.V, s.K) && (learned || walk(s.K, s.V));
 }
 
 int64_t attention_span(const AttentionShape& shape, DType dtype) {
-  return dtype == DType::kBFloat16 && walks_take(shape) ? kLongSpan : kChunk;
+  return dtype == DType::kBFloat16 && walks_take(shape, cuda::max_shared_bytes()) ? kLongSpan : kChunk;
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/linear_attention_arguments.h"
+#include "runtime/cuda.h"
 
 namespace baton::cuda {
 namespace {
@@ -52,7 +53,7 @@ class Stage {
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
     CHECK(s_.span > 0 && s_.span % kChunk == 0, "span {} must be a multiple of {}", s_.span, kChunk);
-    CHECK(!walks() || (bfloat16() && walks_take(s_)), "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span,
+    CHECK(!walks() || (bfloat16() && walks_take(s_, cuda::max_shared_bytes())), "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span,
           to_string(s_.gate), s_.K, s_.V, to_string(dtype_));
     const bool vector = s_.gate == GateKind::kVector || bilinear();
     const Shape gates = s_.gate == GateKind::kFixed ? Shape{s_.H} : vector ? keys() : Shape{s_.B, s_.T, s_.H};
@@ -132,10 +133,7 @@ class Stage {
   /// Runs the tensor cores' launcher where it takes this problem, else the general one.
   template <class Fits, class Fast, class General>
   void launch(Fits&& fits, Fast&& fast, General&& general) {
-    int shared_bytes = 0;
-    check_launch(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream_.device.index),
-                 name_);
-    check_launch(fast_ && fits(a_, shared_bytes) ? fast() : general(), name_);
+    check_launch(fast_ && fits(a_, cuda::max_shared_bytes()) ? fast() : general(), name_);
   }
 
  private:

@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/linear_attention_decay.cuh"
+#include "kernels/linear_attention_walk.h"
 
 namespace baton::cuda::attention {
 
@@ -44,6 +45,7 @@ struct WalkTraits {
   using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
   static constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
   static constexpr int kSharedBytes = kTableBytes + (2 * kStageTiles + (kRead && !kChannels ? 1 : 0)) * kTileBytes;
+  static_assert(kSharedBytes == walk_shared_bytes(kOwn, kOther, kChannels, kRead));
 };
 
 template <WalkKind kKind, bool kChannels, int kWarps, int kTiles>
@@ -363,11 +365,11 @@ cudaError_t launch_walk_of(const Arguments& a, const Walk& w, cudaStream_t strea
   return cudaGetLastError();
 }
 
-/// The instances there are; `walk_fits` says which sizes they take.
+/// The instances there are: walk_exists.
 template <WalkKind kKind, bool kChannels>
 cudaError_t launch_walk_by_size(const Arguments& a, const Walk& w, cudaStream_t stream) {
   const int64_t other = w.own_is_keys ? a.V : a.K;
-  if (w.own_dim % 128 != 0) {
+  if (walk_own(static_cast<int>(w.own_dim)) == 64) {
     return other == 64 ? launch_walk_of<kKind, kChannels, 4, 1>(a, w, stream)
                        : launch_walk_of<kKind, kChannels, 4, 2>(a, w, stream);
   }

@@ -64,6 +64,16 @@ int num_devices() {
   return 0;
 }
 
+int64_t max_shared_bytes() {
+  static const int64_t bytes = [] {
+    int of_a_block = 0;
+    if (num_devices() == 0) return kHopperSharedBytes;
+    CUDA_CHECK(cudaDeviceGetAttribute(&of_a_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+    return static_cast<int64_t>(of_a_block);
+  }();
+  return bytes;
+}
+
 std::string device_name(int index) {
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));

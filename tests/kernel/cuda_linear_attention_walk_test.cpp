@@ -23,7 +23,7 @@ const Stream& stream() {
 AttentionProblem problem(const AttentionShape& shape, uint64_t seed) {
   AttentionProblem p = rounded(random_problem(shape, seed));
   p.span = kSpan;
-  EXPECT_TRUE(walks_take(shape));
+  EXPECT_TRUE(walks_take(shape, cuda::max_shared_bytes()));
   return p;
 }
 /// Starts at a chunk's first, second and last token, a span's first, and one after another; second row only.
@@ -62,7 +62,7 @@ TEST(CudaAttentionWalk, EveryHeadDimension) {
   for (GateKind gate : kGates) {
     for (const auto& [K, V] : kDims) {
       const AttentionShape shape{2, 347, 2, K, V, gate};
-      if (!walks_take(shape)) continue;
+      if (!walks_take(shape, cuda::max_shared_bytes())) continue;
       SCOPED_TRACE(fmt::format("{} K {} V {}", to_string(gate), K, V));
       fmt::print("{} {} x {}:", to_string(gate), K, V);
       AttentionProblem p = problem(shape, 12);

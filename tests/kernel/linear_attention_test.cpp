@@ -191,6 +191,13 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(span(64, 80, GateKind::kVector), kChunk);
   EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
 
+  // An A100 gives a block 163 KiB.
+  for (GateKind gate : {GateKind::kFixed, GateKind::kVector}) {
+    EXPECT_TRUE(walks_take({1, 5, 1, 128, 128, gate}, 163 << 10));
+    EXPECT_FALSE(walks_take({1, 5, 1, 256, 128, gate}, 163 << 10));
+    EXPECT_TRUE(walks_take({1, 5, 1, 256, 128, gate}, 227 << 10));
+  }
+
   AttentionShape s{2, kLongSpan + 1, 3, 64, 64, GateKind::kVector, kLongSpan};
   EXPECT_EQ(s.span_states(), (Shape{2, 3, 3, 64, 64}));
   const int64_t tokens = 2 * s.T * 3, chunks = 2 * 3 * 17;

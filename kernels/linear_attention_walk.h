@@ -1,0 +1,24 @@
+// Which sizes walks over long spans take (kernels/cuda/linear_attention_walk.cuh), as pure functions that a build without
+// CUDA has too. Includes nothing, so that both compilers can read it.
+#pragma once
+
+namespace baton {
+
+/// Own channels of a block: 16 a warp, 8 warps or 4.
+constexpr int walk_own(int own_dim) { return own_dim % 128 == 0 ? 128 : 64; }
+
+/// Whether there is an instance for a side's own channels and all channels of the other side.
+constexpr bool walk_exists(int own_dim, int other_dim) {
+  return own_dim > 0 && own_dim % 64 == 0 &&
+         (other_dim == 64 || other_dim == 128 || (other_dim == 256 && walk_own(own_dim) == 128));
+}
+
+/// Bytes of shared memory that a block takes: tiles of 64 x 64 bfloat16, of two chunks, and tables of decays.
+/// `channels`: decays have channels; `read`: it makes outputs.
+constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool read) {
+  const int own = walk_own(own_dim) / 64, other = other_dim / 64;
+  const int tiles = 2 * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
+  return tiles * 64 * 64 * 2 + (channels ? 2 * other_dim * 4 : 10 * 64 * 4);
+}
+
+}  // namespace baton
