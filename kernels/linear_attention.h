@@ -94,7 +94,8 @@ AttentionChunks make_attention_chunks(const AttentionShape& s, DType number, boo
 /// Makes each span's carry: decays, and the state it adds: sum over its tokens of (k_t e_t)^T (v_t ev_t).
 void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream);
 
-/// Composes: state_0 = h0, state_{s+1} = decay_s * state_s + S_s, ht the last state. h0, ht [B, H, K, V]; may not alias.
+/// Composes: state_0 = h0, state_{s+1} = decay_s * state_s + S_s, ht the last state. h0, ht [B, H, K, V]; may not
+/// alias.
 void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                      const Stream& stream);
 

@@ -1,5 +1,5 @@
-// Which sizes walks over long spans take (kernels/cuda/linear_attention_walk.cuh), as pure functions that a build without
-// CUDA has too. Includes nothing, so that both compilers can read it.
+// Which sizes walks over long spans take (kernels/cuda/linear_attention_walk.cuh), as pure functions that a build
+// without CUDA has too. Includes nothing, so that both compilers can read it.
 #pragma once
 
 namespace baton {

@@ -125,7 +125,8 @@ AttentionChunks cut_chunks(const AttentionChunks& c, const AttentionShape& s) {
   r.state = resized(c.state, s.span_states());
   if (c.decay_k.defined()) r.decay_k = resized(c.decay_k, s.span_decays(s.K));
   if (c.decay_v.defined()) r.decay_v = resized(c.decay_v, s.span_decays(s.V));
-  if (const Shape work = AttentionWork::of(s).shape(); work.rank() > 0 && c.work.defined()) r.work = resized(c.work, work);
+  if (const Shape work = AttentionWork::of(s).shape(); work.rank() > 0 && c.work.defined())
+    r.work = resized(c.work, work);
   return r;
 }
 

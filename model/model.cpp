@@ -72,7 +72,8 @@ void Model::refresh_operands(const Stream& stream) const {
 States Model::make_states(Arena& arena, const std::string& group) const {
   States states;
   for (const Layer& layer : layers_)
-    states.push_back(arena.tensor(group, layer.dims.attention(max_B_, 1, precision_.compute).state(), precision_.accum));
+    states.push_back(
+        arena.tensor(group, layer.dims.attention(max_B_, 1, precision_.compute).state(), precision_.accum));
   return states;
 }
 

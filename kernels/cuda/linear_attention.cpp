@@ -53,8 +53,9 @@ class Stage {
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
     CHECK(s_.span > 0 && s_.span % kChunk == 0, "span {} must be a multiple of {}", s_.span, kChunk);
-    CHECK(!walks() || (bfloat16() && walks_take(s_, cuda::max_shared_bytes())), "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span,
-          to_string(s_.gate), s_.K, s_.V, to_string(dtype_));
+    CHECK(!walks() || (bfloat16() && walks_take(s_, cuda::max_shared_bytes())),
+          "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span, to_string(s_.gate), s_.K, s_.V,
+          to_string(dtype_));
     const bool vector = s_.gate == GateKind::kVector || bilinear();
     const Shape gates = s_.gate == GateKind::kFixed ? Shape{s_.H} : vector ? keys() : Shape{s_.B, s_.T, s_.H};
     a_.q = activation(in.q, "q", keys());
@@ -113,9 +114,9 @@ class Stage {
   attention::Walk walk(bool own_is_keys, bool reversed, Made made) const {
     const void *q = vector() ? decayed_.q : a_.q, *k = vector() ? decayed_.k : a_.k;
     attention::Walk w{};
-    const void *first = own_is_keys ? (reversed ? q : k) : (reversed ? a_.dout : a_.v);
-    const void *second = own_is_keys ? (reversed ? a_.dout : a_.v) : (reversed ? q : k);
-    const void *third = own_is_keys ? (reversed ? a_.v : a_.dout) : (reversed ? k : q);
+    const void* first = own_is_keys ? (reversed ? q : k) : (reversed ? a_.dout : a_.v);
+    const void* second = own_is_keys ? (reversed ? a_.dout : a_.v) : (reversed ? q : k);
+    const void* third = own_is_keys ? (reversed ? a_.v : a_.dout) : (reversed ? k : q);
     w.own = first, w.update = second, w.read = made == Made::kOutput ? third : nullptr;
     w.own_dim = own_is_keys ? s_.K : s_.V;
     w.own_is_keys = own_is_keys, w.reversed = reversed, w.carry = made == Made::kCarry;
@@ -126,8 +127,9 @@ class Stage {
   }
   void launch(const attention::Walk& w) {
     CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
-    check_launch(vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
-                 name_);
+    check_launch(
+        vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
+        name_);
   }
 
   /// Runs the tensor cores' launcher where it takes this problem, else the general one.

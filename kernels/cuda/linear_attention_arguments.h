@@ -26,7 +26,7 @@ struct Arguments {
   void *o, *dq, *dk, *dv;
   float *dgk, *dgv;
   void *chunk_state, *chunk_dstate;  // bfloat16 [B, H, N, V, K]: states entering chunks and their gradients
-                                           // leaving them, where spans have several chunks
+                                     // leaving them, where spans have several chunks
 };
 
 /// A walk over the chunks of spans (linear_attention_walk.cuh, which has the equations). Activations are bfloat16.
@@ -36,18 +36,18 @@ struct Walk {
   bool own_is_keys, reversed;
   bool carry;  // from no state; writes the span's own state, and forward its decays to Arguments::decay_k
   int64_t num_spans, chunks_per_span;
-  float* states;             // [B, H, num_spans + 1, K, V]
+  float* states;                // [B, H, num_spans + 1, K, V]
   const __nv_bfloat16* scores;  // [B, H, N, C, C], and
-  const float* chunk_decay;  // [B, H, N, K]: where decays have channels
-  void* out;                 // [B, T, H, own_dim]
-  void* chunk_states;        // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
+  const float* chunk_decay;     // [B, H, N, K]: where decays have channels
+  void* out;                    // [B, T, H, own_dim]
+  void* chunk_states;           // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
 };
 
 /// What linear_attention_scores.cu makes of q, k and gates of key channels.
 struct Decayed {
-  void *q, *k;         // [B, T, H, K]: scale q through, k after
+  void *q, *k;            // [B, T, H, K]: scale q through, k after
   __nv_bfloat16* scores;  // [B, H, N, C, C]: scale q_i k_j D_ij, rows i; undefined in 16 x 16 blocks above the diagonal
-  float* decay;        // [B, H, N, K] of whole chunks
+  float* decay;           // [B, H, N, K] of whole chunks
 };
 
 /// Which tensors a pass over chunks makes: o; dq, dk and dgk; dv and dgv; as kKeys, from chunk_state and chunk_dstate.

@@ -133,7 +133,8 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
 
   /// What a warp's tokens hand to the others of a channel; in place of z, which is read no more.
   struct Scan {
-    ChannelSums before, after;  // of y * (dy from states), all its tokens; of x * dx - y * dy, up to the first forgetting
+    ChannelSums before,
+        after;  // of y * (dy from states), all its tokens; of x * dx - y * dy, up to the first forgetting
     uint32_t forgets[kNumSubs][kPairs];
   };
   static_assert(sizeof(Scan) <= kTileBytes);
@@ -181,7 +182,8 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   /// spans, a thread's anchors are parts of its own channel's.
   __device__ __forceinline__ void write_anchors(float (&anchors)[4], float* parts) {
     if constexpr (kSpan) {
-      parts[warp * kTile + channel] = anchors[0] + anchors[2], parts[warp * kTile + channel + 1] = anchors[1] + anchors[3];
+      parts[warp * kTile + channel] = anchors[0] + anchors[2],
+                           parts[warp * kTile + channel + 1] = anchors[1] + anchors[3];
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

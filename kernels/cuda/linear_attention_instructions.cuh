@@ -13,8 +13,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Four 8 x 8 matrices; lane l gives the shared address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) + {0, 1}
-/// of row l / 4, or, transposed, of column l / 4.
+/// Four 8 x 8 matrices; lane l gives the shared address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) +
+/// {0, 1} of row l / 4, or, transposed, of column l / 4.
 __device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&x)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

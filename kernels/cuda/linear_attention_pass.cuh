@@ -10,8 +10,8 @@
 // (kernels/cpu/linear_attention_gradients.cpp), from the float32 sums, without a token's product with itself.
 //
 // A block has one chunk of one head and one or all tiles of 64 own channels. Products lie in warps as
-// linear_attention_tile.cuh says; what is done channel by channel is done by thread i for 8 tokens of channels 2 (i % 32) + {0, 1}.
-// No exponent is positive: linear_attention_decay.cuh.
+// linear_attention_tile.cuh says; what is done channel by channel is done by thread i for 8 tokens of channels 2 (i %
+// 32) + {0, 1}. No exponent is positive: linear_attention_decay.cuh.
 #pragma once
 
 #include <type_traits>

@@ -8,13 +8,13 @@
 // | dv    | dout | q      | k    | reversed | j >= t   | after_t         | scale through_j |
 // | dk    | q    | dout   | v    | reversed | j >= t   | after_t         | scale through_j |
 // S is the state forward and the state's gradient reversed. Decays that are one number a token are made here. Those of
-// key channels (the other side) are in q~ = scale q through, k~ = k after and P, made by linear_attention_scores.cu; then
-// inter = w = 1.
+// key channels (the other side) are in q~ = scale q through, k~ = k after and P, made by linear_attention_scores.cu;
+// then inter = w = 1.
 //
 // A block has 16 own channels a warp and all other channels. S is kept as accumulators of mma, whose layout is that of
-// the left operand of the next product, so it stays in registers. Tiles come by cp.async, one chunk ahead; shared memory
-// is WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j, outputs. Sums are float32. No
-// exponent is positive (linear_attention_decay.cuh).
+// the left operand of the next product, so it stays in registers. Tiles come by cp.async, one chunk ahead; shared
+// memory is WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j, outputs. Sums are
+// float32. No exponent is positive (linear_attention_decay.cuh).
 #pragma once
 
 #include <type_traits>
@@ -62,9 +62,9 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
   int64_t batch, head, span;
   Tables& tables;
   Bf16* tiles;
-  float state[kOther / 8][4];  // rows: this warp's own channels lane / 4 + {0, 8}; columns: other channels as in mma
+  float state[kOther / 8][4];     // rows: this warp's own channels lane / 4 + {0, 8}; columns: other channels as in mma
   float span_decay[kSpanDecays];  // of all channels; or of channels threadIdx.x + i kNumThreads
-  int table_tokens = -1;  // tokens of the chunk whose decays the tables have, where they depend on nothing else
+  int table_tokens = -1;          // tokens of the chunk whose decays the tables have, where they depend on nothing else
 
   __device__ __forceinline__ WalkBlock(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
@@ -79,9 +79,7 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
     span = item % w.num_spans, batch = row / a.H, head = row % a.H;
   }
 
-  __device__ __forceinline__ bool reversed() const {
-    return kRead ? kKind == WalkKind::kReversed : w.reversed;
-  }
+  __device__ __forceinline__ bool reversed() const { return kRead ? kKind == WalkKind::kReversed : w.reversed; }
   __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
   __device__ __forceinline__ int own_row() const { return own0 + 16 * warp + lane / 4; }
   __device__ __forceinline__ Bf16* own_tile(int stage, int i) { return tiles + (stage * kStageTiles + i) * kSize; }
@@ -262,7 +260,7 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
     constexpr int kPieces = 8 / kWarps;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int piece = warp * kPieces + i;  // of 16 x 32, as of eight warps
+      const int piece = warp * kPieces + i;           // of 16 x 32, as of eight warps
       if (piece / 2 < 2 && piece % 2 == 1) continue;  // above the diagonal
       Accumulator sums;
       clear(sums);
@@ -275,7 +273,8 @@ struct WalkBlock : WalkTraits<kKind, kChannels, kWarps, kTiles> {
       if (same_gate()) {
         write_scores(piece, sums, [&](int row, int col) { return tables.by_distance[row - col]; });
       } else {
-        write_scores(piece, sums, [&](int row, int col) { return row == col ? 1.0f : tables.number.between(row, col); });
+        write_scores(piece, sums,
+                     [&](int row, int col) { return row == col ? 1.0f : tables.number.between(row, col); });
       }
     }
   }

@@ -177,7 +177,8 @@ void run(const Case& c, const Options& options, const Stream& stream) {
   shape.span = attention_span(shape, DType::kBFloat16);
   if (options.span > 0 && shape.span > kChunk) shape.span = options.span;
   const Problem problem(shape, stream);
-  fmt::print("{} B {} T {} span {}  scratch {:.0f} MiB\n", c.name, shape.B, shape.T, shape.span, problem.scratch_bytes() / (1 << 20));
+  fmt::print("{} B {} T {} span {}  scratch {:.0f} MiB\n", c.name, shape.B, shape.T, shape.span,
+             problem.scratch_bytes() / (1 << 20));
   const std::vector<Problem::Row> rows = problem.rows();
   for (const Problem::Row& row : rows) row.run();  // every stage has its inputs from here on
   for (const Problem::Row& row : rows) {
@@ -198,7 +199,8 @@ Options parse(int argc, char** argv) {
     CHECK_INPUT(i + 1 < argc, "{} needs a value", word);
     const int64_t value = std::atoll(argv[++i]);
     CHECK_INPUT(value > 0, "{} = {}: must be at least 1", word, argv[i]);
-    CHECK_INPUT(word == "--repeat" || word == "--batch" || word == "--tokens" || word == "--span", "unknown flag {}", word);
+    CHECK_INPUT(word == "--repeat" || word == "--batch" || word == "--tokens" || word == "--span", "unknown flag {}",
+                word);
     if (word == "--repeat") options.repeat = static_cast<int>(value);
     if (word == "--batch") options.batch = value;
     if (word == "--tokens") options.tokens = value;
