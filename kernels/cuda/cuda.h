@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/adamw.h"
+#include "kernels/carry.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/linear_attention.h"
@@ -28,6 +29,13 @@ void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t 
               const Stream& stream);
 void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,
                        const Tensor& dh, const Stream& stream);
+
+// carry.h: both directions of a shard's carry are one; `states` are the forward's or the gradient's
+void shard_carry(const AttentionShape& shape, const AttentionChunks& chunks, const Tensor& states, bool reversed,
+                 const Carry& carry, const Stream& stream);
+void compose(const Carry& first, const Carry& second, const Carry& out, const Stream& stream);
+void fixed_decay(const Tensor& log_decay, const Tensor& tokens, int64_t first, int64_t last, const Tensor& decay_k,
+                 const Stream& stream);
 
 // matmul.h
 void matmul(const Tensor& a, Trans trans_a, const Tensor& b, Trans trans_b, const Tensor& c, double beta,

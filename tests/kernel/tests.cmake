@@ -7,7 +7,7 @@ baton_test(kernel linear_attention_golden_test baton_reference)
 baton_test(kernel linear_attention_test baton_reference OpenMP::OpenMP_CXX)
 baton_test(kernel linear_attention_shards_test baton_reference)
 
-foreach(op matmul norm elementwise embedding loss adamw)
+foreach(op matmul norm elementwise embedding loss adamw carry)
   baton_test(kernel ${op}_test baton_kernels)
 endforeach()
 target_link_libraries(matmul_test PRIVATE OpenBLAS::OpenBLAS)
@@ -26,7 +26,7 @@ if(BATON_HAS_CUDA)
   endfunction()
 
   baton_gpu_test(kernel/cuda_ops_test baton_kernels)
-  target_sources(cuda_ops_test PRIVATE kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
+  target_sources(cuda_ops_test PRIVATE kernel/cuda_carry_test.cpp kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
     kernel/cuda_matmul_test.cpp kernel/cuda_norm_test.cpp)
   baton_gpu_test(kernel/cuda_linear_attention_test baton_reference)
   target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp
