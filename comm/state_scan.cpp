@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <span>
 #include <utility>
 
@@ -29,26 +30,37 @@ std::string describe(const Header& header) {
 
 Tensor tensor_of(Header& header) { return {header.data(), Shape{2 + Shape::kMaxRank}, DType::kInt64, {}}; }
 
+constexpr std::array kStrategyNames{"chain", "doubling", "all_gather"};
+
+// Carries that doubling keeps: the shard's own; that of the ranks behind, as far as it is known; what came in this
+// round; and what goes out.
+enum Place { kOwn, kBehind, kIncoming, kOutgoing, kNumPlaces };
+
 int step_of(Direction direction) { return direction == Direction::kForward ? 1 : -1; }
 
 }  // namespace
 
-const char* to_string(ScanStrategy strategy) {
-  switch (strategy) {
-    case ScanStrategy::kChain:
-      return "chain";
-  }
-  return "unknown";
+const char* to_string(ScanStrategy strategy) { return kStrategyNames[static_cast<size_t>(strategy)]; }
+
+ScanStrategy parse_scan_strategy(const std::string& key, const std::string& word) {
+  const auto found = std::find(kStrategyNames.begin(), kStrategyNames.end(), word);
+  CHECK_INPUT(found != kStrategyNames.end(), "{} = {}: must be chain, doubling or all_gather", key, word);
+  return static_cast<ScanStrategy>(found - kStrategyNames.begin());
 }
 
-ScanStrategy parse_scan_strategy(const std::string& word) {
-  CHECK_INPUT(word == "chain", "parallel.scan = {}: it must be chain", word);
-  return ScanStrategy::kChain;
+int StateScan::max_messages(ScanStrategy strategy, int num_ranks) {
+  if (num_ranks == 1) return 0;
+  return strategy == ScanStrategy::kDoubling ? std::bit_width(static_cast<unsigned>(num_ranks - 1)) : 1;
 }
 
-void StateScan::begin(Direction direction, const Tensor& entering, const Tensor& leaving, Advance advance,
+int64_t StateScan::scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel) {
+  if (strategy == ScanStrategy::kChain || num_ranks == 1) return 0;
+  return carry_numel * (strategy == ScanStrategy::kDoubling ? kNumPlaces : num_ranks);
+}
+
+void StateScan::begin(Direction direction, const Tensor& entering, const Tensor& leaving, ShardCarry shard,
                       const Stream& stream) {
-  CHECK(!advance_, "a scan is begun before the one under way is finished");
+  CHECK(!shard_.advance, "a scan is begun before the one under way is finished");
   CHECK(entering.shape == leaving.shape && entering.dtype == leaving.dtype,
         "the state that enters is {} {}, the one that leaves {} {}", to_string(entering.dtype), entering.shape.str(),
         to_string(leaving.dtype), leaving.shape.str());
@@ -61,33 +73,108 @@ void StateScan::begin(Direction direction, const Tensor& entering, const Tensor&
   direction_ = direction;
   entering_ = entering;
   leaving_ = leaving;
-  advance_ = std::move(advance);
-  const int previous = group_.rank() - step_of(direction);
-  if (has(previous)) {
-    receiving_ = group_.recv(entering_, previous, stream);
-  } else {
-    advance_and_send(stream);
+  shard_ = std::move(shard);
+  const bool is_first = !has(behind(1));
+  if (is_first) shard_.advance(entering_, leaving_);
+  if (group_.size() == 1) return;
+  if (strategy_ != ScanStrategy::kChain) {
+    const int64_t needed = scratch_numel(strategy_, group_.size(), shard_.numel);
+    CHECK(scratch_.defined() && scratch_.numel() >= needed,
+          "a scan by {} of carries of {} numbers needs scratch for {}", to_string(strategy_), shard_.numel, needed);
+  }
+  switch (strategy_) {
+    case ScanStrategy::kChain:
+      if (is_first) return send_on(stream);
+      receiving_ = group_.recv(entering_, behind(1), stream);
+      return;
+    case ScanStrategy::kDoubling:
+      distance_ = 1;
+      outgoing_ = carry_at(kOwn);
+      write_own(outgoing_, stream);
+      return start_round(stream);
+    case ScanStrategy::kAllGather:
+      return write_own(carry_at(group_.rank()), stream);
   }
 }
 
 void StateScan::finish(const Stream& stream) {
-  CHECK(advance_, "no scan is under way");
-  if (receiving_) {
-    std::exchange(receiving_, nullptr)->wait();
-    advance_and_send(stream);
+  CHECK(shard_.advance, "no scan is under way");
+  Tensor arrived;
+  if (group_.size() > 1 && strategy_ == ScanStrategy::kDoubling) arrived = finish_rounds(stream);
+  if (group_.size() > 1 && strategy_ == ScanStrategy::kAllGather) arrived = gather(stream);
+  if (receiving_) std::exchange(receiving_, nullptr)->wait();
+  if (has(behind(1))) {
+    if (arrived.defined()) copy(state_of(arrived), entering_, stream);
+    shard_.advance(entering_, leaving_);
+    if (strategy_ == ScanStrategy::kChain) send_on(stream);
   }
   if (stream.device.type == DeviceType::kCpu) settle();
-  advance_ = nullptr;
+  shard_ = {};
 }
 
 void StateScan::settle() {
-  if (sending_) std::exchange(sending_, nullptr)->wait();
+  for (const PendingPtr& pending : std::exchange(sending_, {})) pending->wait();
 }
 
-void StateScan::advance_and_send(const Stream& stream) {
-  advance_(entering_, leaving_);
-  const int next = group_.rank() + step_of(direction_);
-  if (has(next)) sending_ = exchange({{Transfer::Kind::kSend, leaving_, next}}, sent_bytes_, stream);
+void StateScan::send_on(const Stream& stream) {
+  if (has(ahead(1))) sending_.push_back(exchange({{Transfer::Kind::kSend, leaving_, ahead(1)}}, sent_bytes_, stream));
+}
+
+Range StateScan::ranks_behind(int nearest, int farthest) const {
+  const int a = std::clamp(behind(nearest), 0, group_.size() - 1);
+  const int b = std::clamp(behind(farthest), 0, group_.size() - 1);
+  return {std::min(a, b), std::max(a, b) + 1};
+}
+
+/// The first rank's carry is the state that leaves it: nothing comes before, so its decays are never applied.
+void StateScan::write_own(const Tensor& carry, const Stream& stream) {
+  if (has(behind(1))) return shard_.own(carry);
+  copy(leaving_, state_of(carry), stream);
+}
+
+/// What goes out is the carry of this rank and the distance_ - 1 ranks behind it; so is what comes in, of the sender.
+void StateScan::start_round(const Stream& stream) {
+  std::vector<Transfer> transfers;
+  if (has(ahead(distance_))) transfers.push_back({Transfer::Kind::kSend, outgoing_, ahead(distance_)});
+  if (has(behind(distance_)))
+    transfers.push_back({Transfer::Kind::kRecv, carry_at(distance_ == 1 ? kBehind : kIncoming), behind(distance_)});
+  if (transfers.empty()) return;
+  PendingPtr round = exchange(transfers, sent_bytes_, stream);
+  if (has(behind(distance_)))
+    receiving_ = std::move(round);
+  else  // what goes out will not change any more: no need to wait until it is taken
+    sending_.push_back(std::move(round));
+}
+
+/// Before the round of distance d a rank has the carry of the d - 1 ranks behind it, after it that of 2 d - 1. Before
+/// the first rank there is nothing, so any number of ranks will do; what has reached that rank is the state itself.
+Tensor StateScan::finish_rounds(const Stream& stream) {
+  const Tensor known = carry_at(kBehind);
+  for (;;) {
+    if (receiving_) std::exchange(receiving_, nullptr)->wait();
+    const int d = distance_;
+    distance_ *= 2;
+    if (has(behind(d)) && d > 1)
+      shard_.compose({carry_at(kIncoming), ranks_behind(d, 2 * d - 1)}, {known, ranks_behind(1, d - 1)}, known);
+    if (distance_ >= group_.size()) return known;
+    if (has(behind(d)) && has(ahead(distance_))) {
+      outgoing_ = carry_at(kOutgoing);
+      shard_.compose({known, ranks_behind(1, distance_ - 1)}, {carry_at(kOwn), ranks_behind(0, 0)}, outgoing_);
+    }
+    start_round(stream);
+  }
+}
+
+Tensor StateScan::gather(const Stream& stream) {
+  const int num_behind = direction_ == Direction::kForward ? group_.rank() : group_.size() - 1 - group_.rank();
+  const int64_t before = group_.traffic().collective_bytes;
+  group_.all_gather(carry_at(group_.rank()), scratch_.rows(0, group_.size() * shard_.numel), stream);
+  sent_bytes_ += group_.traffic().collective_bytes - before;
+  const Tensor sum = carry_at(behind(num_behind));
+  for (int distance = num_behind - 1; distance > 0; --distance)
+    shard_.compose({sum, ranks_behind(distance + 1, num_behind)},
+                   {carry_at(behind(distance)), ranks_behind(distance, distance)}, sum);
+  return sum;
 }
 
 /// All messages are posted before any is waited for, and each rank sends to both sides whatever it holds, so that the
@@ -123,7 +210,7 @@ void StateScan::check_neighbours(const Tensor& state) {
 
 void StateScan::wrap(Direction direction, const std::vector<Tensor>& leaving, const std::vector<Tensor>& entering,
                      const Stream& stream) {
-  CHECK(!advance_, "a wrap is asked for while a scan is under way");
+  CHECK(!shard_.advance, "a wrap is asked for while a scan is under way");
   const int last = group_.size() - 1;
   const int from = direction == Direction::kForward ? last : 0;
   const int to = last - from;
@@ -138,7 +225,7 @@ void StateScan::wrap(Direction direction, const std::vector<Tensor>& leaving, co
     for (const Tensor& x : leaving) transfers.push_back({Transfer::Kind::kSend, x, to});
   if (group_.rank() == to)
     for (const Tensor& x : entering) transfers.push_back({Transfer::Kind::kRecv, x, from});
-  if (!transfers.empty()) sending_ = exchange(transfers, wrapped_bytes_, stream);
+  if (!transfers.empty()) sending_.push_back(exchange(transfers, wrapped_bytes_, stream));
   // What was received is needed by whatever comes next on the stream; what was sent, only once it is written again.
   if (group_.rank() == to || stream.device.type == DeviceType::kCpu) settle();
 }

@@ -7,32 +7,59 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/topology.h"
 
 namespace baton {
 
 enum class Direction { kForward, kReversed };
-enum class ScanStrategy { kChain };  // chain: point to point, the default and the reference
+
+/// chain: point to point, the default and the reference. doubling: ceil(log2 P) rounds, in round i carries of 2^i ranks
+/// go 2^i ranks on. all_gather: every rank gets all carries and composes those before it.
+enum class ScanStrategy { kChain, kDoubling, kAllGather };
 
 const char* to_string(ScanStrategy strategy);
-ScanStrategy parse_scan_strategy(const std::string& word);
+/// Throws an input error that names the key on another word.
+ScanStrategy parse_scan_strategy(const std::string& key, const std::string& word);
 
-/// Applies this rank's carry: reads `entering`, fills `leaving`. Passed in, since comm knows no attention.
-using Advance = std::function<void(const Tensor& entering, const Tensor& leaving)>;
+/// What neighbouring ranks' shards together do to the state that enters them, as it is sent: a tensor [numel], the
+/// state first, then what else the ranks must tell each other.
+struct Stretch {
+  Tensor carry;
+  Range ranks;
+};
+
+/// What one rank's shard does to the state. Passed in, since comm knows no attention. Of a chain `advance` alone.
+struct ShardCarry {
+  /// Reads `entering`, fills `leaving`.
+  std::function<void(const Tensor& entering, const Tensor& leaving)> advance = {};
+  int64_t numel = 0;
+  /// Writes the shard's own carry; called before advance.
+  std::function<void(const Tensor& carry)> own = {};
+  /// Writes the carry of two neighbouring stretches, of which the state crosses `first` first. out may be either's.
+  std::function<void(const Stretch& first, const Stretch& second, const Tensor& out)> compose = {};
+};
 
 /// One scan at a time, reused for all layers. begin and finish are apart so that independent work can run between.
 class StateScan {
  public:
-  StateScan(Group& group, ScanStrategy strategy) : group_(group), strategy_(strategy) {}
+  /// scratch: [scratch_numel] for the largest carry, on the states' device and of their dtype; of a chain none.
+  StateScan(Group& group, ScanStrategy strategy, const Tensor& scratch = {})
+      : group_(group), strategy_(strategy), scratch_(scratch) {}
+  static int64_t scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel);
+  /// The most messages that one rank sends in a scan.
+  static int max_messages(ScanStrategy strategy, int num_ranks);
 
   /// entering, leaving: the state [B, H, K, V] or its gradient, owned by the caller until finish returns. On the first
   /// rank (the last, reversed) `entering` is an input: what the whole stretch starts from; elsewhere it is received.
-  /// A rank that needs no message advances and sends here. Neighbours compare shape and dtype before the first
-  /// transfer of each shape and direction, and both throw where they differ.
-  void begin(Direction direction, const Tensor& entering, const Tensor& leaving, Advance advance, const Stream& stream);
+  /// The first rank advances here, and every rank sends here what it can without a message. Neighbours compare shape
+  /// and dtype before the first transfer of each shape and direction, and both throw where they differ.
+  void begin(Direction direction, const Tensor& entering, const Tensor& leaving, ShardCarry shard,
+             const Stream& stream);
 
-  /// Waits for the state, advances, sends. Afterwards `entering` and `leaving` hold their values. On a device all this
-  /// is in stream order, nothing blocks the host, and `leaving` must not be written before the next begin, wrap or
-  /// settle, since its send may still be reading it: the stream does not wait for the next rank to have taken it.
+  /// Waits for the state, advances, sends what is left to send. Afterwards `entering` and `leaving` hold their values.
+  /// On a device all this is in stream order, nothing blocks the host, and `leaving` must not be written before the
+  /// next begin, wrap or settle, since its send may still be reading it: the stream does not wait for the next rank to
+  /// have taken it.
   void finish(const Stream& stream);
 
   /// Orders the stream after every send so far; needed before the end of a graph capture.
@@ -47,21 +74,35 @@ class StateScan {
   /// Bytes that this rank has sent in wrap so far.
   int64_t wrapped_bytes() const { return wrapped_bytes_; }
 
-  /// Bytes that this rank has sent in the scan so far; of a chain 4 B H K V (float32) a call where a next rank exists.
+  /// Bytes that this rank has given to the transport in scans so far. A call: chain, the state where a next rank
+  /// exists; doubling, a carry for each distance 1, 2, 4, ... at which a rank follows; all_gather, a carry.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  void advance_and_send(const Stream& stream);
+  int ahead(int distance) const { return group_.rank() + (direction_ == Direction::kForward ? distance : -distance); }
+  int behind(int distance) const { return ahead(-distance); }
+  Range ranks_behind(int nearest, int farthest) const;
+  Tensor carry_at(int place) const { return scratch_.rows(place * shard_.numel, shard_.numel); }
+  Tensor state_of(const Tensor& carry) const { return carry.rows(0, entering_.numel()).view(entering_.shape); }
+  void send_on(const Stream& stream);
+  void write_own(const Tensor& carry, const Stream& stream);
+  void start_round(const Stream& stream);
+  Tensor finish_rounds(const Stream& stream);
+  Tensor gather(const Stream& stream);
   void check_neighbours(const Tensor& state);
   bool has(int neighbour) const { return neighbour >= 0 && neighbour < group_.size(); }
   PendingPtr exchange(const std::vector<Transfer>& transfers, int64_t& counter, const Stream& stream);
 
   Group& group_;
   ScanStrategy strategy_;
+  Tensor scratch_;
   Direction direction_ = Direction::kForward;
   Tensor entering_, leaving_;
-  Advance advance_;
-  PendingPtr receiving_, sending_;
+  ShardCarry shard_;
+  int distance_ = 1;  // of this round of doubling
+  Tensor outgoing_;   // and what it sends
+  PendingPtr receiving_;
+  std::vector<PendingPtr> sending_;
   int64_t sent_bytes_ = 0, wrapped_bytes_ = 0;
   std::vector<std::string> agreed_;  // what neighbours have compared already
 };

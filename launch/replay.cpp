@@ -46,6 +46,7 @@ ReplayOptions parse_replay_options(const Command& command) {
   o.dtype = parse_dtype(dtype);
   o.device = command.flags.at("device");
   if (o.device == "auto" && o.dtype == DType::kFloat64) o.device = "cpu";
+  o.scan = parse_scan_strategy("--scan", command.flags.at("scan"));
   const std::string& tolerance = command.flags.at("tolerance");
   if (!tolerance.empty()) {
     char* end = nullptr;

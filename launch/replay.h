@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/group.h"
+#include "comm/state_scan.h"
 #include "launch/options.h"
 #include "model/activations.h"
 #include "runtime/hdf5_file.h"
@@ -20,6 +20,7 @@ struct ReplayOptions {
   std::string file;
   DType dtype = DType::kFloat32;
   std::string device = "auto";
+  ScanStrategy scan = ScanStrategy::kChain;
   double tolerance = 0;  // 0: the dtype's
   std::string out;       // empty: no file is written
 };
@@ -44,6 +45,7 @@ class ReplayReport {
   const Hdf5File& file() const { return file_; }
   DType dtype() const { return options_.dtype; }
   Precision precision() const { return Precision::of(options_.dtype); }
+  ScanStrategy scan() const { return options_.scan; }
   const Stream& stream() const { return stream_; }
   Group& group() const { return group_; }
 

@@ -82,7 +82,13 @@ void replay_model(ReplayReport& report) {
   batch.tokens = tokens;
   batch.targets = targets;
   batch.positions = positions;
-  StateScan scan(group, ScanStrategy::kChain);
+  const OwnedTensor shard_tokens({group.size(), B}, DType::kInt64);
+  gather_tokens_of_shards(OwnedTensor({B, T_max}, DType::kUInt8), group, shard_tokens);  // no document starts
+  const OwnedTensor its_copy = to_device(shard_tokens, stream);
+  batch.shard_tokens = its_copy;
+  const int64_t scratch = StateScan::scratch_numel(report.scan(), group.size(), model->largest_carry());
+  const OwnedTensor carries({scratch}, report.precision().accum, stream.device);
+  StateScan scan(group, report.scan(), carries);
   model->forward(batch, &scan, entering, leaving, stream);
   const int64_t all_counted = all_reduce(group, shard->counted, ReduceOp::kSum);
   const OwnedTensor logits({B * T_max, config.vocab}, report.precision().accum, stream.device);

@@ -1,8 +1,8 @@
-#include "comm/state_scan.h"
 #include "kernels/linear_attention.h"
 #include "launch/compute.h"
 #include "launch/replay.h"
 #include "launch/tokens.h"
+#include "model/carry.h"
 
 namespace baton {
 namespace {
@@ -32,6 +32,7 @@ struct OperatorCase {
   OperatorCase(const std::string& name, const ReplayReport& report);
 
   std::vector<OwnedTensor> owned;
+  OwnedTensor starts;  // on the host
   Range range;
   int64_t T_total = 0;
   AttentionInputs in;
@@ -57,7 +58,8 @@ OperatorCase::OperatorCase(const std::string& name, const ReplayReport& report) 
   if (gate == GateKind::kScalar) in.gk = shard(first_channel(read("gk", accum), gate));
   if (gate == GateKind::kVector || gate == GateKind::kBilinear) in.gk = shard(read("gk", accum));
   if (gate == GateKind::kBilinear) in.gv = shard(read("gv", accum));
-  in.starts = own(shard_starts(file.read_ints(name, "boundaries"), in.shape.B, range));
+  starts = shard_starts(file.read_ints(name, "boundaries"), in.shape.B, range);
+  in.starts = own(starts);
   in.scale = file.read_double(name, "scale");
   dout = shard(read("dout", compute));
   h0 = own(read("h0", accum));
@@ -84,17 +86,17 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   const AttentionGradients grad{like(in.q), like(in.k), like(in.v), s.gate == GateKind::kFixed ? Tensor{} : like(in.gk),
                                 like(in.gv)};
 
-  StateScan scan(group, ScanStrategy::kChain);
+  const OwnedTensor shard_tokens({group.size(), s.B}, DType::kInt64);
+  gather_tokens_of_shards(c->starts, group, shard_tokens);
+  const OwnedTensor its_copy = to_device(shard_tokens, stream);
+  const FixedDecays fixed{its_copy, make({s.B, s.H, s.K})};
+  StateScan scan(group, report.scan(), make({StateScan::scratch_numel(report.scan(), group.size(), carry_numel(s))}));
   carry_forward(in, chunks, stream);
-  scan.begin(
-      Direction::kForward, c->h0, ht,
-      [&](const Tensor& from, const Tensor& to) { advance_forward(in, chunks, from, to, stream); }, stream);
+  scan.begin(Direction::kForward, c->h0, ht, forward_carry(in, chunks, fixed, stream), stream);
   scan.finish(stream);
   output_forward(in, chunks, o, stream);
   carry_backward(in, chunks, c->dout, dchunks, stream);
-  scan.begin(
-      Direction::kReversed, c->dht, dh0,
-      [&](const Tensor& from, const Tensor& to) { advance_backward(in, chunks, dchunks, from, to, stream); }, stream);
+  scan.begin(Direction::kReversed, c->dht, dh0, backward_carry(in, chunks, dchunks, fixed, stream), stream);
   scan.finish(stream);
   attention_gradients(in, chunks, dchunks, c->dout, grad, stream);
 

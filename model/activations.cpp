@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.h"
+#include "model/carry.h"
 
 namespace baton {
 namespace {
@@ -89,6 +90,7 @@ std::vector<Row<Scratch>> scratch_rows(const LayerDims& d, int64_t B, int64_t T)
       {&S::dgate_operand, widest_gate, false, Needed::kMixedTraining},
       {&S::act, d.lrpe ? Shape{N, d.H * d.K} : Shape{}},
       {&S::dact, d.lrpe ? Shape{N, d.H * d.K} : Shape{}, false, Needed::kTraining},
+      {&S::fixed_decay, has_learned_decay(d.gate) ? Shape{} : Shape{B, d.H, d.operator_k()}, true},
       {&S::leaving, {B, d.H, d.operator_k(), d.V}, true, Needed::kTraining},
   };
 }

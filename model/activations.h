@@ -69,7 +69,8 @@ struct Scratch {
   Tensor dres_operand, dgate_operand;  // compute copies of dres, and of dgk or dgv; mixed precision only
   Tensor act, dact;                    // [N, H K] silu(q) or silu(k) under LRPE, and its gradient
   AttentionChunks chunks, dchunks;
-  Tensor leaving;  // [B, H, K, V] where a recomputed forward leaves its state
+  Tensor fixed_decay;  // [B, H, operator_k] FixedDecays::scratch; gates that learn nothing
+  Tensor leaving;      // [B, H, K, V] where a recomputed forward leaves its state
 };
 
 /// Capacity for B sequences of T tokens, from the arena.

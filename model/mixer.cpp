@@ -35,13 +35,12 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
   const AttentionInputs in = inputs(a, batch);
   carry_forward(in, s.chunks, stream);
   phase.next("hand-over");
-  const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
-    advance_forward(in, s.chunks, entering, leaving, stream);
-  };
+  const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
   if (pass.scan)
-    pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, advance, stream);
+    pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, forward_carry(in, s.chunks, fixed, stream),
+                     stream);
   else
-    advance(pass.entering, pass.leaving);
+    advance_forward(in, s.chunks, pass.entering, pass.leaving, stream);
   linear_forward(a.y1, gate_.value, a.r, stream);  // independent of the state: runs while it travels
   if (gate_bias_.defined()) add_bias(a.r, gate_bias_.value, stream);
   if (pass.scan) pass.scan->finish(stream);
@@ -68,10 +67,9 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   advance_forward(in, s.chunks, h0, s.leaving, stream);
   carry_backward(in, s.chunks, dout, s.dchunks, stream);
   phase.next("hand-over");
-  const auto advance = [&](const Tensor& entering, const Tensor& leaving) {
-    advance_backward(in, s.chunks, s.dchunks, entering, leaving, stream);
-  };
-  dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving, advance, stream);
+  const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
+  dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving,
+                    backward_carry(in, s.chunks, s.dchunks, fixed, stream), stream);
   linear_dw(s.dr, a.y1, gate_.gradient, stream);  // independent of the state's gradient: runs while it travels
   if (gate_bias_.defined()) bias_gradient(s.dr, gate_bias_.gradient, stream);
   linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);

@@ -5,9 +5,9 @@
 #include <functional>
 #include <memory>
 
-#include "comm/state_scan.h"
 #include "comm/topology.h"
 #include "model/blocks.h"
+#include "model/carry.h"
 
 namespace baton {
 
@@ -16,6 +16,7 @@ struct Batch {
   Tensor tokens, targets;  // int32 [B, T]
   Tensor starts;           // uint8 [B, T]
   Tensor positions;        // int64 [B, T], in the document
+  Tensor shard_tokens;     // int64 [P, B], FixedDecays::tokens; only where the scan's messages hold no decays
   Range range;             // of the shard in its sequence; for probes alone
 };
 

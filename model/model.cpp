@@ -69,6 +69,13 @@ void Model::refresh_operands(const Stream& stream) const {
   if (parameters_.operands.defined()) convert(parameters_.values, parameters_.operands, stream);
 }
 
+int64_t Model::largest_carry() const {
+  int64_t largest = 0;
+  for (const Layer& layer : layers_)
+    largest = std::max(largest, carry_numel(layer.dims.attention(max_B_, 1, precision_.compute)));
+  return largest;
+}
+
 States Model::make_states(Arena& arena, const std::string& group) const {
   States states;
   for (const Layer& layer : layers_)

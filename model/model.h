@@ -27,6 +27,10 @@ class Model {
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   int64_t capacity_tokens() const { return max_T_; }
 
+  GateKind gate() const { return layers_.front().dims.gate; }
+  /// Numbers of the largest layer's message in a scan that sends carries.
+  int64_t largest_carry() const;
+
   /// A set of states from the arena.
   States make_states(Arena& arena, const std::string& group) const;
 

@@ -13,6 +13,11 @@ int64_t count_targets(const Batch& batch) {
 
 constexpr std::array kBatchTensors{&Batch::tokens, &Batch::targets, &Batch::starts, &Batch::positions};
 
+Tensor scan_scratch(const Model& model, const Group& group, ScanStrategy strategy, Arena& arena) {
+  const int64_t numel = StateScan::scratch_numel(strategy, group.size(), model.largest_carry());
+  return numel > 0 ? arena.tensor("scan", {numel}, model.parameters().values.dtype) : Tensor{};
+}
+
 void zero(const States& states, const Stream& stream) {
   for (const Tensor& s : states) set_zero(s, stream);
 }
@@ -32,7 +37,7 @@ int64_t WindowPlan::capacity(int64_t T_total, int64_t window, int64_t sp_size) {
 
 SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy, int64_t B, int64_t T,
                            int64_t max_windows, Arena& arena)
-    : model_(model), scan_(sp_group, strategy) {
+    : model_(model), sp_group_(sp_group), scan_(sp_group, strategy, scan_scratch(model, sp_group, strategy, arena)) {
   const Shape shape{B, T};
   device_capacity_.tokens = arena.tensor("batch", shape, DType::kInt32);
   device_capacity_.targets = arena.tensor("batch", shape, DType::kInt32);
@@ -40,6 +45,10 @@ SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy,
   device_capacity_.positions = arena.tensor("batch", shape, DType::kInt64);
   if (arena.device().type != DeviceType::kCpu && !arena.measuring())
     for (const auto tensor : kBatchTensors) host_capacity_.emplace_back(shape, (device_capacity_.*tensor).dtype);
+  if (strategy != ScanStrategy::kChain && !has_learned_decay(model.gate())) {
+    device_batch_.shard_tokens = arena.tensor("batch", {sp_group.size(), B}, DType::kInt64);
+    host_shard_tokens_ = OwnedTensor(device_batch_.shard_tokens.shape, DType::kInt64);
+  }
   // Evaluation needs two sets: the one that entered a window and the one entering the next.
   for (int64_t w = 0; w < std::max<int64_t>(max_windows, 2); ++w)
     entering_.push_back(model.make_states(arena, "window states"));
@@ -62,6 +71,10 @@ void SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadToke
   }
   device_batch_.range = host_batch_.range = range;
   load(range, host_batch_);
+  if (device_batch_.shard_tokens.defined()) {
+    gather_tokens_of_shards(host_batch_.starts, sp_group_, host_shard_tokens_);
+    copy(host_shard_tokens_, device_batch_.shard_tokens, stream);
+  }
   if (host_capacity_.empty()) return;
   for (const auto tensor : kBatchTensors) copy(host_batch_.*tensor, device_batch_.*tensor, stream);
 }

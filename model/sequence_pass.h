@@ -71,8 +71,10 @@ class SequencePass {
                          Result& result, const Stream& stream);
 
   Model& model_;
+  Group& sp_group_;
   StateScan scan_;
   std::vector<OwnedTensor> host_capacity_;  // where the model is on a device
+  OwnedTensor host_shard_tokens_;
   Batch device_capacity_, device_batch_, host_batch_;
   std::vector<States> entering_;  // by window
   States leaving_, dentering_, dleaving_;

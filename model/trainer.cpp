@@ -48,8 +48,9 @@ void Trainer::lay_out(Arena& arena) {
     reduction_ = std::make_unique<GradientReduction>(*ranks_.world, model_->parameters().gradients,
                                                      model_->num_layers() + 1, arena);
   }
-  pass_ = std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy(config_.parallel.scan), micro_batch_,
-                                         T, num_windows, arena);
+  pass_ =
+      std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy("parallel.scan", config_.parallel.scan),
+                                     micro_batch_, T, num_windows, arena);
 }
 
 WindowPlan Trainer::plan(int64_t T_total) const {

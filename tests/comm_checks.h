@@ -22,12 +22,15 @@ void large_messages(Group& group, int64_t bytes);
 /// The scan against the serial composition h -> G * h + S, bitwise, in both directions, dtypes and several layers; and
 /// the bytes it sends.
 void scan_is_serial_composition(Group& group);
+/// doubling and all_gather against the serial composition, whether decays are sent or known; and the bytes they send.
+void strategies_are_serial_composition(Group& group);
 void wrap_moves_the_last_to_the_first(Group& group);
 void together_agrees(Group& group);
 
 // On groups that are thrown away afterwards, since messages stay behind. first_rank: the name that the transport gives
 // to rank 0 of the pair in its messages.
 void shapes_that_differ_are_refused(Group& pair);
+void too_little_scratch_is_refused(Group& pair);
 void a_wait_ends_at_its_deadline(Group& pair, int first_rank);
 void a_message_of_another_size_is_refused(Group& pair, int first_rank);
 

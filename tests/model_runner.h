@@ -17,6 +17,7 @@ struct ModelRun {
   int64_t B = 2, T_total = 150, window = 0;  // window 0: the whole sequence
   bool exact = true;
   int num_ranks = 1;
+  ScanStrategy scan = ScanStrategy::kChain;
   std::vector<int64_t> starts = {};  // of packed documents, in every row
   int64_t seed = 3;
   int64_t bucket_bytes = 0;                 // of the gradients' reduction under backward; 0: one sum after it

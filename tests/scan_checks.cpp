@@ -50,13 +50,11 @@ void scan_of(Group& group, StateScan& scan, Direction direction, int layer) {
   if (is_first) fill_normal<T>(states.entering, 4, layer);
   int num_advances = 0;
   const int64_t sent_before = scan.sent_bytes();
-  scan.begin(
-      direction, states.entering, states.leaving,
-      [&](const Tensor& entering, const Tensor& leaving) {
-        ++num_advances;
-        advance_state<T>(rank, layer, entering, leaving);
-      },
-      kHost);
+  scan.begin(direction, states.entering, states.leaving, {[&](const Tensor& entering, const Tensor& leaving) {
+               ++num_advances;
+               advance_state<T>(rank, layer, entering, leaving);
+             }},
+             kHost);
   scan.finish(kHost);
   const States expected = serial_states<T>(shape, direction, P, rank, layer);
   EXPECT(num_advances == 1, "advance was called {} times", num_advances);
@@ -115,8 +113,7 @@ void shapes_that_differ_are_refused(Group& pair) {
   const auto attempt = [&](Direction direction, const Shape& shape, DType dtype) {
     OwnedTensor entering(shape, dtype), leaving(shape, dtype);
     StateScan scan(pair, ScanStrategy::kChain);
-    scan.begin(
-        direction, entering, leaving, [](const Tensor&, const Tensor&) {}, kHost);
+    scan.begin(direction, entering, leaving, {[](const Tensor&, const Tensor&) {}}, kHost);
   };
   const bool second = pair.rank() == 1;
   for (const Direction direction : {Direction::kForward, Direction::kReversed}) {

@@ -30,9 +30,8 @@ double scan_seconds(Group& group, int64_t bytes, int repeats) {
   for (int i = 0; i < repeats; ++i) {
     group.barrier();
     double start = now();
-    scan.begin(
-        Direction::kForward, entering, leaving, [](const Tensor& from, const Tensor& to) { copy(from, to, kHost); },
-        kHost);
+    scan.begin(Direction::kForward, entering, leaving,
+               {[](const Tensor& from, const Tensor& to) { copy(from, to, kHost); }}, kHost);
     scan.finish(kHost);
     const double end = all_reduce(group, group.rank() + 1 == group.size() ? now() : 0, ReduceOp::kMax);
     start = all_reduce(group, group.rank() == 0 ? start : 0, ReduceOp::kMax);

@@ -51,6 +51,7 @@ void run_checks(World& world, Group& group) {
   checks::order_is_kept(group, 1);
   checks::zero_bytes_send_nothing(group);
   checks::scan_is_serial_composition(group);
+  checks::strategies_are_serial_composition(group);
   checks::wrap_moves_the_last_to_the_first(group);
   checks::together_agrees(group);
   if (group.size() == 2) checks::large_messages(group, kLargeBytes);

@@ -115,7 +115,7 @@ struct Chain {
       for (int layer = 0; layer < kLayers; ++layer) {
         const Tensor &entering = states[2 * layer], &leaving = states[2 * layer + 1];
         work();
-        if (scan != nullptr) scan->begin(direction, entering, leaving, advance, stream);
+        if (scan != nullptr) scan->begin(direction, entering, leaving, {advance}, stream);
         work();
         if (scan != nullptr)
           scan->finish(stream);

@@ -53,7 +53,7 @@ void scan_layers(Group& group, StateScan& scan, Device device, Direction directi
     const auto advance = [&, layer](const Tensor& from, const Tensor& to) {
       advance_on_device(rank, layer, from, to, (rank + layer) % 2 == 0 ? 20'000'000 : 0, stream);
     };
-    scan.begin(direction, entering, leaving, advance, stream);
+    scan.begin(direction, entering, leaving, {advance}, stream);
     scan.finish(stream);
     cuda::copy(entering.tensor.data, entered[layer].tensor.data, bytes, stream);
     cuda::copy(leaving.tensor.data, left[layer].tensor.data, bytes, stream);

@@ -37,6 +37,15 @@ class Layouts(driver.Test):
         plain = self.train(1, "plain")
         self.assertNotEqual(driver.losses(plain), driver.losses(one))
 
+    def test_every_strategy_of_the_scan(self):
+        for family, mixer in (("gla", "vector"), ("gla", "bilinear"), ("gla", "fixed"), ("tnl", "vector")):
+            keys = {"data__separator": 32, "train__window": 50, "model__family": family, "model__mixer": mixer}
+            one = self.train(1, f"{family}-{mixer}-one", **keys)
+            for scan, ranks in (("doubling", 3), ("doubling", 8), ("all_gather", 3)):
+                with self.subTest(family=family, mixer=mixer, scan=scan, ranks=ranks):
+                    run = self.train(ranks, f"{family}-{mixer}-{scan}{ranks}", parallel__scan=scan, **keys)
+                    self.assert_close_losses(driver.losses(one), driver.losses(run))
+
     def test_windows(self):
         whole = self.train(1, "whole", eval__every=10)
         for ranks in (1, 3):

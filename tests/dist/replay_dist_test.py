@@ -21,6 +21,18 @@ class Replay(driver.Test):
                         self.assertIn(" 0 failed, ", done.out)
                         self.assertIn(f"{dtype}, {ranks} rank", done.out)
 
+    def test_every_strategy_of_the_scan(self):
+        for scan in ("doubling", "all_gather"):
+            for ranks in (2, 3, 4, 8):
+                for name in FILES:
+                    with self.subTest(scan=scan, ranks=ranks, file=name):
+                        done = self.replay(ranks, name, "--dtype", "float64", "--scan", scan)
+                        self.assertEqual(done.code, 0, done)
+                        self.assertIn(" 0 failed, ", done.out)
+        done = self.replay(2, FILES[0], "--scan", "ring")
+        self.assertEqual(done.code, 2, done)
+        self.assertIn("--scan = ring: must be chain, doubling or all_gather", done.err)
+
     def test_over_tolerance(self):
         for name in FILES:
             done = self.replay(3, name, "--dtype", "float64", "--tolerance", "1e-18")

@@ -17,7 +17,7 @@ function(baton_dist_test name)
 endfunction()
 
 baton_dist_test(comm_dist_test LIBRARIES baton_comm NP 1 2 3 4 8)
-target_sources(comm_dist_test PRIVATE comm_checks.cpp scan_checks.cpp)
+target_sources(comm_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp)
 add_test(NAME dist/comm_dist_test/without_mpirun COMMAND comm_dist_test)
 set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 300)
 
@@ -32,7 +32,7 @@ set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 # Over NCCL, one GPU a rank; skipped where there are fewer GPUs.
 if(BATON_HAS_CUDA)
   baton_dist_test(nccl_dist_test LIBRARIES baton_comm NP 1 2)
-  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
+  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
 

@@ -111,27 +111,25 @@ struct Shard {
   AttentionInputs inputs() const {
     return {.shape = shape, .q = q, .k = k, .v = v, .gk = gk, .gv = gv, .starts = starts, .scale = scale};
   }
-  OwnedTensor forward(const Tensor& h0, const Cross& cross = at_once) const {
+  OwnedTensor forward(const Tensor& h0, const Cross& cross = {}) const {
     OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
     carry_forward(inputs(), chunks, maker.stream);
-    cross(false, h0, ht,
-          [&](const Tensor& from, const Tensor& to) { advance_forward(inputs(), chunks, from, to, maker.stream); });
+    if (cross)
+      cross(false, h0, ht, inputs(), chunks, dchunks);
+    else
+      advance_forward(inputs(), chunks, h0, ht, maker.stream);
     output_forward(inputs(), chunks, o, maker.stream);
     return ht;
   }
-  OwnedTensor backward(const Tensor& dht, const Cross& cross = at_once) const {
+  OwnedTensor backward(const Tensor& dht, const Cross& cross = {}) const {
     OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
     carry_backward(inputs(), chunks, dout, dchunks, maker.stream);
-    cross(true, dht, dh0, [&](const Tensor& from, const Tensor& to) {
-      advance_backward(inputs(), chunks, dchunks, from, to, maker.stream);
-    });
+    if (cross)
+      cross(true, dht, dh0, inputs(), chunks, dchunks);
+    else
+      advance_backward(inputs(), chunks, dchunks, dht, dh0, maker.stream);
     attention_gradients(inputs(), chunks, dchunks, dout, {dq, dk, dv, dgk, dgv}, maker.stream);
     return dh0;
-  }
-
-  static void at_once(bool, const Tensor& entering, const Tensor& leaving,
-                      const std::function<void(const Tensor&, const Tensor&)>& advance) {
-    advance(entering, leaving);
   }
 
   /// Every output that this gate kind has, by name.

@@ -16,10 +16,11 @@ double tolerance(DType dtype, const std::string& name = "");
 AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {},
                              const Stream& stream = {});
 
-/// How a state, or reversed its gradient, crosses a shard's borders: `entering` is known or received, then
-/// advance(entering, leaving) runs, then `leaving` is sent.
-using Cross = std::function<void(bool reversed, const Tensor& entering, const Tensor& leaving,
-                                 const std::function<void(const Tensor&, const Tensor&)>& advance)>;
+/// How a state, or reversed its gradient, crosses a shard's borders after carry_forward (carry_backward): `entering` is
+/// known or received, then advance_forward (advance_backward) fills `leaving`, which is sent.
+using Cross =
+    std::function<void(bool reversed, const Tensor& entering, const Tensor& leaving, const AttentionInputs& in,
+                       const AttentionChunks& chunks, const AttentionChunks& dchunks)>;
 
 /// Runs all stages over one rank's shard; o, dq, dk, dv, dgk, dgv, the states ht and dh0 that leave.
 AttentionResult run_shard(const AttentionProblem& shard, DType dtype, const Cross& cross);

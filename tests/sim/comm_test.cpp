@@ -16,6 +16,7 @@ TEST_P(Comm, AllReduceIsExact) { run_ranks(GetParam(), checks::all_reduce_is_exa
 TEST_P(Comm, BroadcastAndGather) { run_ranks(GetParam(), checks::broadcast_and_gather); }
 TEST_P(Comm, ZeroBytesSendNothing) { run_ranks(GetParam(), checks::zero_bytes_send_nothing); }
 TEST_P(Comm, ScanIsSerialComposition) { run_ranks(GetParam(), checks::scan_is_serial_composition); }
+TEST_P(Comm, StrategiesAreSerialComposition) { run_ranks(GetParam(), checks::strategies_are_serial_composition); }
 TEST_P(Comm, WrapMovesTheLastToTheFirst) { run_ranks(GetParam(), checks::wrap_moves_the_last_to_the_first); }
 TEST_P(Comm, TogetherAgrees) { run_ranks(GetParam(), checks::together_agrees); }
 
@@ -26,6 +27,7 @@ TEST_P(Comm, EverythingUnderRandomDelays) {
         [seed](Group& group) {
           checks::order_is_kept(group, seed);
           checks::scan_is_serial_composition(group);
+          checks::strategies_are_serial_composition(group);
           checks::wrap_moves_the_last_to_the_first(group);
           checks::together_agrees(group);
         },
@@ -36,6 +38,7 @@ TEST_P(Comm, EverythingUnderRandomDelays) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Comm, testing::Range(1, 18));
 
 TEST(CommPair, ShapesThatDifferAreRefused) { run_ranks(2, checks::shapes_that_differ_are_refused); }
+TEST(CommPair, TooLittleScratchIsRefused) { run_ranks(2, checks::too_little_scratch_is_refused); }
 TEST(CommPair, AWaitEndsAtItsDeadline) {
   // Rank 1 stays until rank 0 has given up, or rank 0 would hear that it has left.
   run_ranks(2, [](Group& pair) {

@@ -85,6 +85,23 @@ TEST(Model, RanksGiveTheGradientsOfOne) {
     }
 }
 
+// Two rows with documents, windows and shards of 13 and 14 tokens.
+TEST(Model, EveryStrategyOfTheScanGivesTheGradientsOfAChain) {
+  for (const auto& [name, config] : all_models())
+    for (const int64_t window : {0, 70}) {
+      ModelRun run{.config = config, .T_total = 150, .window = window, .num_ranks = 5, .starts = {40, 41, 75, 149}};
+      const ModelResult chain = run_model(run);
+      for (const ScanStrategy scan : {ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
+        SCOPED_TRACE(fmt::format("{} by {}, windows of {}", name, to_string(scan), window));
+        run.scan = scan;
+        for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+          run.dtype = dtype;
+          expect_same_gradients(config, chain, run_model(run), dtype == DType::kFloat64 ? 1e-11 : 1e-5);
+        }
+      }
+    }
+}
+
 TEST(Model, ShardsMayBeEmpty) {
   for (const int64_t T : {1, 2, 5}) {
     ModelRun run{.config = small_model("gla"), .T_total = T};

@@ -26,6 +26,17 @@ TEST(Replay, GoldenAnswersPass) {
       }
 }
 
+TEST(Replay, GoldenAnswersPassByEveryStrategy) {
+  for (const char* file : {"operator", "gla", "tnl"})
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64})
+      for (const ScanStrategy scan : {ScanStrategy::kDoubling, ScanStrategy::kAllGather})
+        for (int ranks : {2, 3, 5, 8}) {
+          SCOPED_TRACE(fmt::format("{} {} by {} on {}", file, to_string(dtype), to_string(scan), ranks));
+          const std::string path = fmt::format("{}/tests/data/{}.h5", BATON_SOURCE_DIR, file);
+          EXPECT_EQ(replay_on(ranks, {.file = path, .dtype = dtype, .scan = scan, .out = ""}), ExitCode::kDone);
+        }
+}
+
 TEST(Replay, AnErrorOverToleranceIsAFailedComparison) {
   const std::string path = std::string(BATON_SOURCE_DIR) + "/tests/data/gla.h5";
   EXPECT_EQ(replay_on(2, {.file = path, .dtype = DType::kFloat32, .tolerance = 1e-12, .out = ""}),

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include "comm/state_scan.h"
-#include "comm/topology.h"
 #include "runtime/rng.h"
 #include "tests/model_runner.h"
-#include "tests/reference/attention_runner.h"
+#include "tests/operator_ranks.h"
 
 namespace baton::test {
 namespace {
@@ -26,20 +24,8 @@ AttentionProblem weak_problem(GateKind gate) {
   return p;
 }
 
-/// What each of four ranks computes, the state going through StateScan.
-std::vector<AttentionResult> on_ranks(const AttentionProblem& problem) {
-  std::vector<AttentionResult> results(kRanks);
-  run_ranks(kRanks, [&](Group& group) {
-    const Range range = shard_of(problem.shape.T, kRanks, group.rank());
-    StateScan scan(group, ScanStrategy::kChain);
-    const Cross cross = [&](bool reversed, const Tensor& entering, const Tensor& leaving, const Advance& advance) {
-      scan.begin(reversed ? Direction::kReversed : Direction::kForward, entering, leaving, advance, {});
-      scan.finish({});
-    };
-    results[static_cast<size_t>(group.rank())] =
-        run_shard(take_tokens(problem, range.first, range.last), DType::kFloat32, cross);
-  });
-  return results;
+std::vector<RankResult> on_ranks(const AttentionProblem& problem, ScanStrategy strategy) {
+  return run_on_ranks(problem, DType::kFloat32, even_shards(problem.shape.T, kRanks), strategy);
 }
 
 /// Per head, the largest change of a tensor [B, T, H, ...].
@@ -60,13 +46,18 @@ AttentionShape shard_shape(const AttentionProblem& p, int rank) {
   return s;
 }
 
-constexpr GateKind kGates[] = {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector,
-                               GateKind::kBilinear};
+std::vector<std::pair<GateKind, ScanStrategy>> gates_and_strategies() {
+  std::vector<std::pair<GateKind, ScanStrategy>> all;
+  for (const GateKind gate :
+       {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
+    for (const ScanStrategy strategy : kStrategies) all.emplace_back(gate, strategy);
+  return all;
+}
 
 TEST(Travel, ATokenOfTheFirstRankMovesTheLastRanksOutput) {
-  for (const GateKind gate : kGates) {
+  for (const auto& [gate, strategy] : gates_and_strategies()) {
     AttentionProblem p = weak_problem(gate);
-    const auto before = on_ranks(p);
+    const auto before = on_ranks(p, strategy);
     const AttentionShape& s = p.shape;
     const int64_t token = 7;
     for (int64_t b = 0; b < s.B; ++b)
@@ -75,22 +66,23 @@ TEST(Travel, ATokenOfTheFirstRankMovesTheLastRanksOutput) {
         for (int64_t i = 0; i < s.K; ++i) p.k[at * s.K + i] += 1;
         for (int64_t i = 0; i < s.V; ++i) p.v[at * s.V + i] += 1;
       }
-    const auto after = on_ranks(p);
-    const auto change =
-        change_by_head(shard_shape(p, kRanks - 1), before[kRanks - 1].at("o"), after[kRanks - 1].at("o"));
+    const auto after = on_ranks(p, strategy);
+    const auto change = change_by_head(shard_shape(p, kRanks - 1), before[kRanks - 1].tensors.at("o"),
+                                       after[kRanks - 1].tensors.at("o"));
     for (int64_t head = 0; head < s.H; ++head)
-      EXPECT_GT(change[static_cast<size_t>(head)], 0.1) << to_string(gate) << " head " << head;
+      EXPECT_GT(change[static_cast<size_t>(head)], 0.1)
+          << to_string(gate) << " by " << to_string(strategy) << " head " << head;
   }
 }
 
 TEST(Travel, AGradientOfTheLastRankMovesTheFirstRanks) {
-  for (const GateKind gate : kGates) {
+  for (const auto& [gate, strategy] : gates_and_strategies()) {
     AttentionProblem p = weak_problem(gate);
     const AttentionShape &s = p.shape, first = shard_shape(p, 0);
     const int64_t loud = shard_of(s.T, kRanks, kRanks - 1).first, row = s.H * s.V;
     for (size_t i = 0; i < p.dout.size(); ++i)
       if (static_cast<int64_t>(i) / row % s.T < loud) p.dout[i] = 0;
-    const AttentionResult mine = on_ranks(p)[0];
+    const AttentionResult mine = on_ranks(p, strategy)[0].tensors;
     std::vector<const char*> names{"dk", "dv"};
     if (gate != GateKind::kNone && gate != GateKind::kFixed) names.push_back("dgk");
     if (gate == GateKind::kBilinear) names.push_back("dgv");
@@ -98,7 +90,8 @@ TEST(Travel, AGradientOfTheLastRankMovesTheFirstRanks) {
       const std::vector<double>& x = mine.at(name);
       const auto change = change_by_head(first, std::vector<double>(x.size()), x);
       for (int64_t head = 0; head < s.H; ++head)
-        EXPECT_GT(change[static_cast<size_t>(head)], 0.1) << to_string(gate) << " " << name << " head " << head;
+        EXPECT_GT(change[static_cast<size_t>(head)], 0.1)
+            << to_string(gate) << " by " << to_string(strategy) << " " << name << " head " << head;
     }
     for (double dq : mine.at("dq")) ASSERT_EQ(dq, 0);  // queries of the first rank read no later token
   }
@@ -135,7 +128,7 @@ struct LastPosition {
   std::vector<double> embedding_row;  // gradient of kOnlyFirst's embedding on rank 0, before any reduction
 };
 
-LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32_t first_token) {
+LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32_t first_token, ScanStrategy strategy) {
   LastPosition result;
   std::mutex mutex;
   run_ranks(kRanks, [&](Group& group) {
@@ -146,7 +139,7 @@ LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32
     const auto lay_out = [&](Arena& arena) {
       const int64_t T = WindowPlan::capacity(T_total, T_total, kRanks);
       model = std::make_unique<Model>(config, DType::kFloat64, 1, T, true, arena);
-      pass = std::make_unique<SequencePass>(*model, group, ScanStrategy::kChain, 1, T, 1, arena);
+      pass = std::make_unique<SequencePass>(*model, group, strategy, 1, T, 1, arena);
       logits = arena.tensor("logits", {1, config.vocab}, DType::kFloat64);
     };
     Arena measuring{Device{}};
@@ -172,15 +165,17 @@ LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32
 
 TEST(Travel, ThroughTheWholeModel) {
   constexpr int64_t kTokens = 40;
-  for (const ModelConfig& config : models()) {
-    SCOPED_TRACE(config.family + " " + config.mixer);
-    const LastPosition a = run_last_position(config, kTokens, kOnlyFirst), b = run_last_position(config, kTokens, 2);
-    EXPECT_GT(relative_difference(a.logits, b.logits), 1e-6);
-    double most = 0;
-    for (double g : a.embedding_row) most = std::max(most, std::abs(g));
-    EXPECT_GT(most, 1e-6);
-    for (double g : b.embedding_row) ASSERT_EQ(g, 0);  // there the token occurs nowhere
-  }
+  for (const ModelConfig& config : models())
+    for (const ScanStrategy strategy : kStrategies) {
+      SCOPED_TRACE(fmt::format("{} {} by {}", config.family, config.mixer, to_string(strategy)));
+      const LastPosition a = run_last_position(config, kTokens, kOnlyFirst, strategy),
+                         b = run_last_position(config, kTokens, 2, strategy);
+      EXPECT_GT(relative_difference(a.logits, b.logits), 1e-6);
+      double most = 0;
+      for (double g : a.embedding_row) most = std::max(most, std::abs(g));
+      EXPECT_GT(most, 1e-6);
+      for (double g : b.embedding_row) ASSERT_EQ(g, 0);  // there the token occurs nowhere
+    }
 }
 
 }  // namespace

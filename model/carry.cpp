@@ -1,0 +1,80 @@
+#include "model/carry.h"
+
+#include <algorithm>
+
+namespace baton {
+namespace {
+
+/// The parts of a message. Decays that it lacks are undefined.
+Carry parts(const AttentionShape& s, const Tensor& message) {
+  Carry c;
+  int64_t taken = 0;
+  const auto take = [&](const Shape& shape) {
+    const Tensor part = message.rows(taken, shape.numel()).view(shape);
+    taken += shape.numel();
+    return part;
+  };
+  c.state = take(s.state());
+  if (!has_learned_decay(s.gate)) return c;
+  c.decay_k = take({s.B, s.H, s.K});
+  if (s.has_decay_v()) c.decay_v = take({s.B, s.H, s.V});
+  return c;
+}
+
+/// What is the same in both directions.
+ShardCarry composing(const AttentionInputs& in, const FixedDecays& fixed, const Stream& stream) {
+  ShardCarry shard;
+  shard.numel = carry_numel(in.shape);
+  shard.compose = [&](const Stretch& first, const Stretch& second, const Tensor& out) {
+    Carry later = parts(in.shape, second.carry);
+    if (!later.decay_k.defined()) {
+      later.decay_k = fixed.scratch;
+      fixed_decay(in.gk, fixed.tokens, second.ranks.first, second.ranks.last, later.decay_k, stream);
+    }
+    compose(parts(in.shape, first.carry), later, parts(in.shape, out), stream);
+  };
+  return shard;
+}
+
+}  // namespace
+
+bool has_learned_decay(GateKind gate) { return gate != GateKind::kNone && gate != GateKind::kFixed; }
+
+int64_t carry_numel(const AttentionShape& s) {
+  const int64_t decays = has_learned_decay(s.gate) ? s.K + (s.has_decay_v() ? s.V : 0) : 0;
+  return s.B * s.H * (s.K * s.V + decays);
+}
+
+ShardCarry forward_carry(const AttentionInputs& in, const AttentionChunks& chunks, const FixedDecays& fixed,
+                         const Stream& stream) {
+  ShardCarry shard = composing(in, fixed, stream);
+  shard.advance = [&](const Tensor& entering, const Tensor& leaving) {
+    advance_forward(in, chunks, entering, leaving, stream);
+  };
+  shard.own = [&](const Tensor& carry) { shard_carry_forward(in.shape, chunks, parts(in.shape, carry), stream); };
+  return shard;
+}
+
+ShardCarry backward_carry(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                          const FixedDecays& fixed, const Stream& stream) {
+  ShardCarry shard = composing(in, fixed, stream);
+  shard.advance = [&](const Tensor& entering, const Tensor& leaving) {
+    advance_backward(in, chunks, dchunks, entering, leaving, stream);
+  };
+  shard.own = [&](const Tensor& carry) {
+    shard_carry_backward(in.shape, chunks, dchunks, parts(in.shape, carry), stream);
+  };
+  return shard;
+}
+
+void gather_tokens_of_shards(const Tensor& starts, Group& group, const Tensor& all) {
+  const int64_t B = starts.dim(0), T = starts.dim(1);
+  const Tensor mine = all.rows(group.rank(), 1);
+  for (int64_t b = 0; b < B; ++b) {
+    const uint8_t* row = starts.as<uint8_t>() + b * T;
+    mine.as<int64_t>()[b] = std::any_of(row, row + T, [](uint8_t x) { return x != 0; }) ? -1 : T;
+  }
+  group.all_gather(mine, all, Stream{});
+}
+
+}  // namespace baton

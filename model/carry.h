@@ -1,0 +1,33 @@
+// A layer's carry as a scan's message: the state [B, H, K, V], then the decays [B, H, K] and, of a bilinear gate,
+// [B, H, V]. Of a gate that learns nothing (none, fixed) the state alone: decays follow from tokens and document
+// starts, which all ranks tell each other once a window.
+#pragma once
+
+#include "comm/state_scan.h"
+#include "kernels/carry.h"
+
+namespace baton {
+
+/// Whether decays depend on the tokens, so that only their own rank knows them.
+bool has_learned_decay(GateKind gate);
+
+/// Numbers of a layer's message.
+int64_t carry_numel(const AttentionShape& shape);
+
+/// What stands in for decays in messages that have none.
+struct FixedDecays {
+  Tensor tokens;   // int64 [P, B] of the window, see gather_tokens_of_shards
+  Tensor scratch;  // [B, H, K]
+};
+
+/// What the shard does to the state, and to its gradient. All arguments must live until the scan is finished.
+ShardCarry forward_carry(const AttentionInputs& in, const AttentionChunks& chunks, const FixedDecays& fixed,
+                         const Stream& stream);
+ShardCarry backward_carry(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                          const FixedDecays& fixed, const Stream& stream);
+
+/// Collective, on the host: `all`, int64 [P, B], becomes the tokens of each rank's shard of this window by row, or -1
+/// where a document starts in it. starts: this shard's, uint8 [B, T].
+void gather_tokens_of_shards(const Tensor& starts, Group& group, const Tensor& all);
+
+}  // namespace baton

@@ -1,0 +1,162 @@
+// Every strategy of the scan under the operator, against the same shards one after another: every tensor of every rank,
+// and what is sent.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/rng.h"
+#include "tests/operator_ranks.h"
+
+namespace baton::test {
+namespace {
+
+constexpr GateKind kGates[] = {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector,
+                               GateKind::kBilinear};
+
+/// Relative RMS of each tensor, per rank and head.
+double agreement(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : 1e-14; }
+
+/// The tensors of all ranks as one run would have them.
+AttentionResult joined(const AttentionProblem& p, const std::vector<int64_t>& cuts,
+                       const std::vector<RankResult>& ranks) {
+  const AttentionShape& s = p.shape;
+  AttentionResult whole;
+  whole["ht"] = ranks.back().tensors.at("ht");
+  whole["dh0"] = ranks.front().tensors.at("dh0");
+  for (size_t r = 0; r < ranks.size(); ++r)
+    for (const auto& [name, part] : ranks[r].tensors) {
+      const int64_t T = cuts[r + 1] - cuts[r];
+      if (name == "ht" || name == "dh0" || T == 0) continue;
+      const int64_t row = static_cast<int64_t>(part.size()) / (s.B * T);
+      std::vector<double>& to = whole[name];
+      to.resize(static_cast<size_t>(s.B * s.T * row), NAN);
+      for (int64_t b = 0; b < s.B; ++b)
+        std::copy_n(part.begin() + b * T * row, T * row, to.begin() + (b * s.T + cuts[r]) * row);
+    }
+  return whole;
+}
+
+void expect_serial(const AttentionProblem& p, DType dtype, const std::vector<int64_t>& cuts, uint64_t delay_seed = 0) {
+  const AttentionResult serial = run_operator(p, dtype, cuts);
+  for (const ScanStrategy strategy : kStrategies) {
+    SCOPED_TRACE(fmt::format("{} {} by {} on {} ranks", to_string(p.shape.gate), to_string(dtype), to_string(strategy),
+                             cuts.size() - 1));
+    const AttentionResult mine = joined(p, cuts, run_on_ranks(p, dtype, cuts, strategy, delay_seed));
+    for (const auto& [name, tensor] : serial) {
+      if (strategy == ScanStrategy::kChain) {
+        EXPECT_EQ(mine.at(name), tensor) << name;
+      } else {
+        EXPECT_LE(relative_error(p, serial, mine, dtype, name, cuts), agreement(dtype)) << name;
+      }
+    }
+  }
+}
+
+/// Two rows of weak decays, so that a state crosses many ranks.
+AttentionProblem weak_problem(GateKind gate, int64_t T) {
+  AttentionProblem p = random_problem({2, T, 2, 8, 12, gate}, 31);
+  if (gate == GateKind::kFixed) p.gk = {-0.01, -1e-3};
+  for (auto* gates : {&p.gk, &p.gv})
+    for (size_t i = 0; gate != GateKind::kFixed && i < gates->size(); ++i)
+      (*gates)[i] = -0.05 * random_uniform(8, 0, i);
+  return p;
+}
+
+TEST(ScanStrategies, AgreeWithTheSerialChain) {
+  for (const GateKind gate : kGates)
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64})
+      for (const int P : {1, 2, 3, 5, 8, 16, 17}) expect_serial(weak_problem(gate, 230), dtype, even_shards(230, P));
+}
+
+TEST(ScanStrategies, DocumentsStartAnywhere) {
+  for (const GateKind gate : kGates)
+    for (const int P : {2, 3, 5, 8, 17}) {
+      AttentionProblem p = weak_problem(gate, 230);
+      p.starts.assign(2 * 230, 0);
+      const std::vector<int64_t> cuts = even_shards(230, P);
+      // The first row at tokens in the midst, two of them neighbours; the second at a border and before it.
+      for (const int64_t t : {60, 61, 150}) p.starts[static_cast<size_t>(t)] = 1;
+      for (const int64_t t : {cuts[1], cuts[1] - 1}) p.starts[static_cast<size_t>(230 + t)] = 1;
+      for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, cuts);
+    }
+}
+
+TEST(ScanStrategies, UnevenAndEmptyShards) {
+  for (const GateKind gate : kGates) {
+    AttentionProblem p = weak_problem(gate, 200);
+    for (const std::vector<int64_t>& cuts :
+         {std::vector<int64_t>{0, 0, 1, 2, 130, 130, 130, 131, 200}, {0, 64, 200, 200}, {0, 0, 0, 200, 200, 200}}) {
+      p.starts.clear();
+      for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, cuts);
+      p.starts.assign(2 * 200, 0);
+      p.starts[1] = p.starts[200 + 130] = 1;
+      expect_serial(p, DType::kFloat64, cuts);
+    }
+  }
+}
+
+TEST(ScanStrategies, StrongAndInfiniteGates) {
+  for (const GateKind gate : {GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
+    for (const double strong : {-5.0, -50.0, -1e4, static_cast<double>(-INFINITY)}) {
+      AttentionProblem p = weak_problem(gate, 230);
+      for (size_t i = 0; i < p.gk.size(); ++i)
+        if (random_uniform(9, 1, i) < 0.02) p.gk[i] = strong;
+      for (size_t i = 0; i < p.gv.size(); ++i)
+        if (random_uniform(9, 2, i) < 0.02) p.gv[i] = strong;
+      for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, even_shards(230, 5));
+    }
+}
+
+TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
+  for (const GateKind gate : kGates)
+    for (const ScanStrategy strategy : kStrategies) {
+      AttentionProblem p = weak_problem(gate, 80);
+      p.starts.assign(2 * 80, 0);
+      const std::vector<int64_t> cuts = even_shards(80, 8);
+      for (int64_t b = 0; b < 2; ++b) p.starts[static_cast<size_t>(b * 80 + 35)] = 1;
+      const auto before = run_on_ranks(p, DType::kFloat32, cuts, strategy);
+      for (double& x : p.h0) x *= 1e20;
+      for (double& x : p.dht) x *= 1e20;
+      const auto after = run_on_ranks(p, DType::kFloat32, cuts, strategy);
+      for (size_t rank = 4; rank < 8; ++rank)
+        EXPECT_EQ(before[rank].tensors.at("ht"), after[rank].tensors.at("ht")) << to_string(gate) << " rank " << rank;
+      for (size_t rank = 0; rank < 3; ++rank)
+        EXPECT_EQ(before[rank].tensors.at("dh0"), after[rank].tensors.at("dh0")) << to_string(gate) << " rank " << rank;
+    }
+}
+
+TEST(ScanStrategies, AgreeUnderRandomDelays) {
+  for (const uint64_t seed : {1, 2, 3})
+    for (const GateKind gate : kGates)
+      for (const int P : {3, 8, 17}) expect_serial(weak_problem(gate, 100), DType::kFloat32, even_shards(100, P), seed);
+}
+
+TEST(ScanStrategies, BytesAreTheFormulaAtAnyLength) {
+  for (const GateKind gate : kGates)
+    for (const ScanStrategy strategy : kStrategies)
+      for (const int P : {1, 2, 5, 8})
+        for (const int64_t T : {64, 256, 1024}) {
+          const AttentionProblem p = weak_problem(gate, T);
+          const AttentionShape& s = p.shape;
+          const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(T, P), strategy);
+          const int64_t state = 4 * s.B * s.H * s.K * s.V;
+          const int64_t decays = gate == GateKind::kNone || gate == GateKind::kFixed ? 0
+                                 : gate == GateKind::kBilinear                       ? 4 * s.B * s.H * (s.K + s.V)
+                                                                                     : 4 * s.B * s.H * s.K;
+          for (int rank = 0; rank < P; ++rank)
+            for (const bool reversed : {false, true}) {
+              const int following = reversed ? rank : P - 1 - rank;
+              int64_t rounds = 0;
+              for (int distance = 1; distance <= following; distance *= 2) ++rounds;
+              const int64_t expected = strategy == ScanStrategy::kChain      ? (following > 0 ? state : 0)
+                                       : strategy == ScanStrategy::kDoubling ? rounds * (state + decays)
+                                       : P > 1                               ? state + decays
+                                                                             : 0;
+              EXPECT_EQ(ranks[static_cast<size_t>(rank)].sent_bytes[reversed ? 1 : 0], expected)
+                  << to_string(gate) << " " << to_string(strategy) << " rank " << rank << " of " << P << ", T " << T;
+            }
+        }
+}
+
+}  // namespace
+}  // namespace baton::test

@@ -1,0 +1,162 @@
+// The checks of StateScan's strategies other than chain.
+#include <cmath>
+#include <limits>
+
+#include "comm/state_scan.h"
+#include "tests/check_tools.h"
+#include "tests/comm_checks.h"
+
+namespace baton::checks {
+namespace {
+
+const Shape kState{2, 3, 4};
+
+/// The carry of one rank, known to every rank: element i of the state has its own decay, one in four is 0.
+template <class T>
+T decay_of(int64_t rank, int layer, int64_t i) {
+  const double u = random_uniform(5, static_cast<uint64_t>(rank * 100 + layer), static_cast<uint64_t>(i));
+  return static_cast<T>(u < 0.25 ? 0 : u);
+}
+template <class T>
+T state_of(int64_t rank, int layer, int64_t i) {
+  return static_cast<T>(random_normal(6, static_cast<uint64_t>(rank * 100 + layer), static_cast<uint64_t>(i)));
+}
+
+struct Trial {
+  ScanStrategy strategy;
+  Direction direction;
+  int layer;
+  bool decays_are_sent;  // else everybody multiplies those of the ranks of a stretch
+};
+
+template <class T>
+ShardCarry made_up_carry(const Trial& trial, int rank) {
+  const int64_t n = kState.numel();
+  ShardCarry shard;
+  shard.numel = trial.decays_are_sent ? 2 * n : n;
+  shard.advance = [=](const Tensor& entering, const Tensor& leaving) {
+    for (int64_t i = 0; i < n; ++i)
+      leaving.as<T>()[i] = decay_of<T>(rank, trial.layer, i) * entering.as<T>()[i] + state_of<T>(rank, trial.layer, i);
+  };
+  shard.own = [=](const Tensor& carry) {
+    for (int64_t i = 0; i < n; ++i) carry.as<T>()[i] = state_of<T>(rank, trial.layer, i);
+    if (trial.decays_are_sent)
+      for (int64_t i = 0; i < n; ++i) carry.as<T>()[n + i] = decay_of<T>(rank, trial.layer, i);
+  };
+  shard.compose = [=](const Stretch& first, const Stretch& second, const Tensor& out) {
+    const bool forward = trial.direction == Direction::kForward;
+    EXPECT(forward ? first.ranks.last == second.ranks.first : second.ranks.last == first.ranks.first,
+           "ranks [{}, {}) and then [{}, {}) are composed", first.ranks.first, first.ranks.last, second.ranks.first,
+           second.ranks.last);
+    for (int64_t i = 0; i < n; ++i) {
+      const T *x = first.carry.as<T>(), *y = second.carry.as<T>();
+      T decay = 1;
+      if (trial.decays_are_sent) {
+        decay = y[n + i];
+        out.as<T>()[n + i] = x[n + i] * decay;
+      } else {
+        for (int64_t r = second.ranks.first; r < second.ranks.last; ++r) decay *= decay_of<T>(r, trial.layer, i);
+      }
+      out.as<T>()[i] = decay * x[i] + y[i];
+    }
+  };
+  return shard;
+}
+
+/// Relative to the size of what is summed, about 1: a sum may cancel.
+template <class T>
+bool are_close(const Tensor& a, const Tensor& b) {
+  const double tolerance = std::is_same_v<T, float> ? 1e-6 : 1e-14;
+  for (int64_t i = 0; i < a.numel(); ++i)
+    if (!(std::abs(a.as<T>()[i] - b.as<T>()[i]) <= tolerance * (1 + std::abs(b.as<T>()[i])))) return false;
+  return true;
+}
+
+void fill_nan(const Tensor& x) {
+  dispatch_float(x.dtype, [&]<class T>() { std::fill_n(x.as<T>(), x.numel(), std::numeric_limits<T>::quiet_NaN()); });
+}
+
+/// Carries that this rank sends: one for each distance 1, 2, 4, ... at which a rank follows; of all_gather one.
+int64_t carries_sent(const Trial& trial, int P, int rank) {
+  if (trial.strategy == ScanStrategy::kAllGather) return P > 1 ? 1 : 0;
+  const int following = trial.direction == Direction::kForward ? P - 1 - rank : rank;
+  int64_t count = 0;
+  for (int distance = 1; distance <= following; distance *= 2) ++count;
+  return count;
+}
+
+template <class T>
+void run_trial(Group& group, StateScan& scan, const Trial& trial) {
+  const int P = group.size(), rank = group.rank(), step = trial.direction == Direction::kForward ? 1 : -1;
+  const int first = step > 0 ? 0 : P - 1;
+  const OwnedTensor entering(kState, dtype_of<T>()), leaving(kState, dtype_of<T>());
+  for (const Tensor& x : {entering.tensor, leaving.tensor}) fill_nan(x);
+  if (rank == first) fill_normal<T>(entering, 4, static_cast<uint64_t>(trial.layer));
+  const int64_t before = scan.sent_bytes();
+  const ShardCarry mine = made_up_carry<T>(trial, rank);
+  scan.begin(trial.direction, entering, leaving, mine, kHost);
+  scan.finish(kHost);
+
+  const OwnedTensor state(kState, dtype_of<T>()), next(kState, dtype_of<T>());
+  fill_normal<T>(state, 4, static_cast<uint64_t>(trial.layer));
+  for (int r = first; r != rank; r += step) {
+    made_up_carry<T>(trial, r).advance(state, next);
+    copy(next, state, kHost);
+  }
+  mine.advance(state, next);
+  const std::string who = fmt::format("rank {} of {} by {}", rank, P, to_string(trial.strategy));
+  EXPECT(are_close<T>(entering, state), "{}: the entering state is wrong", who);
+  EXPECT(are_close<T>(leaving, next), "{}: the leaving state is wrong", who);
+  for (int64_t i = 0; rank != first && i < kState.numel(); ++i)
+    EXPECT(decay_of<T>(rank - step, trial.layer, i) != 0 ||
+               entering.tensor.as<T>()[i] == state_of<T>(rank - step, trial.layer, i),
+           "{}: something came through a decay of 0", who);
+  const int64_t formula = carries_sent(trial, P, rank) * mine.numel * static_cast<int64_t>(sizeof(T));
+  EXPECT(scan.sent_bytes() - before == formula, "{} sent {} bytes, not {}", who, scan.sent_bytes() - before, formula);
+}
+
+template <class T>
+void run_trials(Group& group, ScanStrategy strategy) {
+  const int64_t largest = 2 * kState.numel();
+  const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), largest)}, dtype_of<T>());
+  StateScan scan(group, strategy, scratch);
+  const Traffic before = group.traffic();
+  for (const Direction direction : {Direction::kForward, Direction::kReversed})
+    for (int layer = 0; layer < 4; ++layer)
+      for (const bool decays_are_sent : {true, false}) {
+        fill_nan(scratch);
+        run_trial<T>(group, scan, {strategy, direction, layer, decays_are_sent});
+      }
+  const Traffic& after = group.traffic();
+  const int64_t counted = after.sent_bytes - before.sent_bytes + after.collective_bytes - before.collective_bytes;
+  // 2 directions, 56 bytes to each neighbour.
+  const int num_neighbours = (group.rank() > 0 ? 1 : 0) + (group.rank() + 1 < group.size() ? 1 : 0);
+  EXPECT(counted - scan.sent_bytes() == 2 * 56 * num_neighbours, "the transport counted {} bytes, the scan {}", counted,
+         scan.sent_bytes());
+  const int64_t most = all_reduce(
+      group, carries_sent({strategy, Direction::kForward, 0, true}, group.size(), group.rank()), ReduceOp::kMax);
+  EXPECT(most == StateScan::max_messages(strategy, group.size()), "{} carries are sent at most, not {}", most,
+         StateScan::max_messages(strategy, group.size()));
+}
+
+}  // namespace
+
+void strategies_are_serial_composition(Group& group) {
+  for (const ScanStrategy strategy : {ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
+    run_trials<float>(group, strategy);
+    run_trials<double>(group, strategy);
+  }
+}
+
+void too_little_scratch_is_refused(Group& pair) {
+  const OwnedTensor scratch({7}, DType::kFloat32), entering(kState, DType::kFloat32), leaving(kState, DType::kFloat32);
+  StateScan scan(pair, ScanStrategy::kDoubling, scratch);
+  expect_refusal(
+      [&] {
+        const Trial trial{ScanStrategy::kDoubling, Direction::kForward, 0, true};
+        scan.begin(Direction::kForward, entering, leaving, made_up_carry<float>(trial, pair.rank()), kHost);
+      },
+      {"doubling", "48", "192"});
+}
+
+}  // namespace baton::checks
