@@ -5,6 +5,7 @@
 //   baton plan --config configs/gla-1.3b.cfg --train.micro_batch 1 --plan.memory 80
 #include "launch/job.h"
 #include "launch/memory_plan.h"
+#include "model/carry.h"
 #include "runtime/cuda.h"
 #include "runtime/log.h"
 
@@ -33,6 +34,19 @@ void print_largest_window(const Job& job, const MemoryRows& beside) {
     fmt::print("windows of up to {} tokens (train.window)\n", largest);
 }
 
+/// Who sends what is printed after it.
+const char* senders(ScanStrategy scan) {
+  switch (scan) {
+    case ScanStrategy::kChain:
+      return "from each rank but the last";
+    case ScanStrategy::kDoubling:
+      return "from each rank that has one 1, 2, 4, ... ahead, a message for each";
+    case ScanStrategy::kAllGather:
+      return "from each rank to all";
+  }
+  return "";
+}
+
 }  // namespace
 
 ExitCode run_plan(Job& job) {
@@ -54,19 +68,24 @@ ExitCode run_plan(Job& job) {
   const int64_t window = std::min(c.train.window > 0 ? c.train.window : c.data.seq_len, c.data.seq_len);
   const WindowPlan plan{c.data.seq_len, window, sp, 0};
   const int64_t W = plan.num_windows(), num_micro = c.train.batch / (dp * micro);
-  int64_t state_bytes = 0;
-  fmt::print(
-      "hand-over of one layer, forward, from each rank but the last (backward: the same, from each but the first)\n");
+  const ScanStrategy scan = parse_scan_strategy("parallel.scan", c.parallel.scan);
+  const int64_t number_bytes = c.run.dtype == "float64" ? 8 : 4;
+  int64_t state_bytes = 0, sent_bytes = 0;
+  fmt::print("hand-over of one layer, forward, {} (backward: the same from the other end)\n", senders(scan));
   for (int64_t l = 0; l < c.model.layers; ++l) {
     const LayerDims d = LayerDims::of(c.model, l);
-    const int64_t bytes = micro * d.H * d.operator_k() * d.V * (c.run.dtype == "float64" ? 8 : 4);
-    state_bytes += bytes;
-    if (l == 0 || d.lrpe != LayerDims::of(c.model, l - 1).lrpe)
-      fmt::print("  layer {} on: {} = {} x {} x {} x {} x {} ({})\n", l, bytes, c.run.dtype == "float64" ? 8 : 4, micro,
-                 d.H, d.operator_k(), d.V, format_bytes(bytes));
+    const int64_t state = micro * d.H * d.operator_k() * d.V;
+    const int64_t carry = carry_numel(d.attention(micro, 1, DType::kFloat32));
+    const int64_t sent = scan == ScanStrategy::kChain ? state : carry;
+    state_bytes += state * number_bytes;
+    sent_bytes += sent * number_bytes * StateScan::max_messages(scan, static_cast<int>(sp));
+    if (l > 0 && d.lrpe == LayerDims::of(c.model, l - 1).lrpe) continue;
+    fmt::print("  layer {} on: {} = {} x {} x {} x {} x {}{} ({})\n", l, sent * number_bytes, number_bytes, micro, d.H,
+               d.operator_k(), d.V, sent > state ? fmt::format(" + {} of decays", (sent - state) * number_bytes) : "",
+               format_bytes(sent * number_bytes));
   }
   fmt::print("  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}\n",
-             format_bytes(sp > 1 ? 2 * state_bytes : 0), W, num_micro,
+             format_bytes(2 * sent_bytes), W, num_micro,
              W > 1 ? fmt::format("; between windows {}", format_bytes(sp > 1 ? 2 * state_bytes : 0)) : "");
   fmt::print("{} ranks (dp {} x sp {}), shards of up to {} tokens, {} tokens a step, {:.3g} FLOP a token\n",
              job.ranks.topology.world_size, dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp),
