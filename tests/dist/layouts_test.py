@@ -46,6 +46,19 @@ class Layouts(driver.Test):
                     run = self.train(ranks, f"{family}-{mixer}-{scan}{ranks}", parallel__scan=scan, **keys)
                     self.assert_close_losses(driver.losses(one), driver.losses(run))
 
+    def test_each_strategy_sends_its_own_number_of_messages(self):
+        def handed_on(ranks, scan, **keys):
+            run = self.start(ranks, "train", f"{scan}{ranks}{len(keys)}", parallel__scan=scan, train__steps=2, **keys).finish()
+            self.assertEqual(run.code, 0, run)
+            return int(re.search(r"handed on: (\d+) bytes between ranks", run.out)[1])
+
+        fixed = {"model__mixer": "fixed"}  # messages are states alone
+        for ranks, messages in ((3, {"chain": 2, "doubling": 3, "all_gather": 3}), (5, {"chain": 4, "doubling": 8})):
+            sent = {scan: handed_on(ranks, scan, **fixed) for scan in messages}
+            state = sent["chain"] // messages["chain"]
+            self.assertEqual(sent, {scan: count * state for scan, count in messages.items()})
+        self.assertGreater(handed_on(3, "doubling"), 3 * handed_on(3, "chain") // 2)  # decays beside the states
+
     def test_windows(self):
         whole = self.train(1, "whole", eval__every=10)
         for ranks in (1, 3):
