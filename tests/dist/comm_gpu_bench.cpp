@@ -5,10 +5,7 @@
 //   exposed    a layer's chain, forward and reversed, of equal work on all ranks: time with hand-over less time
 //   without,
 //              a layer; layers hide one another's messages except for the fill of the chain
-// Times are CUDA events' around the whole, median of 50; the longest of all ranks.
-#include <cuda_runtime.h>
-
-#include <algorithm>
+// Times are CUDA events' around the whole, of the slowest rank; median of 50.
 #include <cstdio>
 #include <cstdlib>
 
@@ -18,6 +15,7 @@
 #include "runtime/cuda.h"
 #include "runtime/memory.h"
 #include "tests/dist/device_carry.h"
+#include "tests/dist/device_timer.h"
 
 namespace baton {
 namespace {
@@ -25,48 +23,6 @@ namespace {
 constexpr int kRepeats = 50, kRounds = 50, kLayers = 24;
 constexpr int64_t kWorkNs = 200'000;  // a layer's work on each rank
 const Shape kState{1, 4, 256, 512};   // 2 MiB: a layer of GLA-1.3B, one sequence
-
-void check_cuda(cudaError_t result, const char* what) {
-  CHECK(result == cudaSuccess, "{}: {}", what, cudaGetErrorString(result));
-}
-
-cudaStream_t handle_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
-
-class Timer {
- public:
-  Timer() {
-    check_cuda(cudaEventCreate(&start_), "cudaEventCreate");
-    check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  ~Timer() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(end_);
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-
-  /// Longest of all ranks' medians, in microseconds. Each run starts on all ranks together.
-  template <class F>
-  double median_us(Group& group, const Stream& stream, F&& f) {
-    std::vector<double> times;
-    for (int i = 0; i < kRepeats; ++i) {
-      group.synchronize(stream);
-      group.barrier();
-      check_cuda(cudaEventRecord(start_, handle_of(stream)), "cudaEventRecord");
-      f();
-      check_cuda(cudaEventRecord(end_, handle_of(stream)), "cudaEventRecord");
-      group.synchronize(stream);
-      float ms = 0;
-      check_cuda(cudaEventElapsedTime(&ms, start_, end_), "cudaEventElapsedTime");
-      times.push_back(1e3 * ms);
-    }
-    std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
-    return all_reduce(group, times[kRepeats / 2], ReduceOp::kMax);
-  }
-
- private:
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
-};
 
 /// What f puts on the stream, as one graph.
 class Graph {
@@ -138,23 +94,23 @@ void measure(World& world, Device device, int max_ctas) {
   const OwnedTensor x(kState, DType::kFloat32, device);
   Timer timer;
   const auto hops = [&](double us) { return us / (2 * kRounds); };
-  const double eager = hops(timer.median_us(*group, stream, [&] { ping_pong(*group, x, stream); }));
+  const double eager = hops(timer.median_us(*group, stream, kRepeats, [&] { ping_pong(*group, x, stream); }));
   Graph ping(stream, [&] {
     // A rank without messages must still capture something.
     cuda::set_zero(x.tensor.data, 4, stream);
     ping_pong(*group, x, stream);
   });
-  const double graph = hops(timer.median_us(*group, stream, [&] { ping.launch(stream); }));
+  const double graph = hops(timer.median_us(*group, stream, kRepeats, [&] { ping.launch(stream); }));
 
   Chain chain(device);
   StateScan scan(*group, ScanStrategy::kChain);
   chain.run(*group, &scan, stream);  // neighbours compare shapes
-  const double alone = timer.median_us(*group, stream, [&] { chain.run(*group, nullptr, stream); });
-  const double handed = timer.median_us(*group, stream, [&] { chain.run(*group, &scan, stream); });
+  const double alone = timer.median_us(*group, stream, kRepeats, [&] { chain.run(*group, nullptr, stream); });
+  const double handed = timer.median_us(*group, stream, kRepeats, [&] { chain.run(*group, &scan, stream); });
   Graph chain_graph(stream, [&] { chain.run(*group, &scan, stream); });
   Graph alone_graph(stream, [&] { chain.run(*group, nullptr, stream); });
-  const double alone_replayed = timer.median_us(*group, stream, [&] { alone_graph.launch(stream); });
-  const double handed_replayed = timer.median_us(*group, stream, [&] { chain_graph.launch(stream); });
+  const double alone_replayed = timer.median_us(*group, stream, kRepeats, [&] { alone_graph.launch(stream); });
+  const double handed_replayed = timer.median_us(*group, stream, kRepeats, [&] { chain_graph.launch(stream); });
   const double bytes = static_cast<double>(x.tensor.bytes());
   if (world.rank() == 0)
     std::printf("%4d %12.1f %8.1f %12.1f %8.1f %14.1f %14.1f\n", max_ctas, eager, bytes / eager * 1e-3, graph,

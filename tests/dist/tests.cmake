@@ -36,10 +36,11 @@ if(BATON_HAS_CUDA)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
 
-  # Not a test: what a hand-over between GPUs costs, see its head.
+  # Not tests: what a hand-over between GPUs costs, see their heads.
   baton_dist_test(comm_gpu_bench LIBRARIES baton_comm)
   target_sources(comm_gpu_bench PRIVATE dist/device_carry.cu)
   target_link_libraries(comm_gpu_bench PRIVATE CUDA::cudart_static)
+  baton_dist_test(attention_gpu_bench LIBRARIES baton_model CUDA::cudart_static)
 endif()
 
 # Whole programs under mpirun, most of them baton on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
