@@ -9,6 +9,8 @@
 // Forward is carry_forward, advance_forward, output_forward; backward is carry_backward, advance_backward,
 // attention_gradients. Only the two `advance` stages need the state of another rank; each applies the shard's carry
 // span by span, so shards that end on span boundaries give the same bits on any number of ranks.
+// A shard that hands nothing on takes attention_forward and attention_backward, which are these stages in one; kernels
+// that find the last state on their way to the outputs then make no carry.
 // A document start forgets the state: it acts as a log gate of -inf on every channel of its token.
 // T may be 0: then ht = h0 and dh0 = dht. Errors: shapes and dtypes are checked on every call (CHECK).
 #pragma once
@@ -40,13 +42,13 @@ struct AttentionShape {
   Shape span_decays(int64_t dim) const { return {B, H, num_spans(), dim}; }
 };
 
-/// The span that the kernels of q's dtype take for these head dimensions and gate: kChunk, where every chunk's state is
-/// kept, or, in bfloat16 (CUDA alone), kLongSpan; then tensors must be aligned to 16 bytes. It follows from the kind of
-/// device, not from B or T, so bits do not depend on these either.
+/// The span that the kernels of q's dtype take for this shape: kChunk, where every chunk's state is kept, or, in
+/// bfloat16 (CUDA alone), kLongSpan, or kLongestSpan where batch and heads alone fill a device; then tensors must be
+/// aligned to 16 bytes. It follows from the kind of device, not from T, so bits do not depend on how T is cut.
 int64_t attention_span(const AttentionShape& shape, DType dtype);
 /// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
 bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
-inline constexpr int64_t kLongSpan = 16 * kChunk;
+inline constexpr int64_t kLongSpan = 16 * kChunk, kLongestSpan = 64 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
 struct AttentionInputs {
@@ -125,6 +127,19 @@ struct AttentionGradients {
 /// For gv: colsum_k(h_c * dh_c) + sum of (o_s * dout_s - v_s * dv_s).
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                          const Tensor& dout, const AttentionGradients& out, const Stream& stream);
+
+/// carry_forward, advance_forward, output_forward.
+void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                       const Tensor& o, const Stream& stream);
+
+/// What attention_backward needs of a forward whose `chunks` have served another call since. ht may be left alone.
+void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                      const Stream& stream);
+
+/// carry_backward, advance_backward, attention_gradients; after attention_forward or attention_states from the same h0.
+void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                        const Tensor& h0, const Tensor& dout, const Tensor& dht, const Tensor& dh0,
+                        const AttentionGradients& out, const Stream& stream);
 
 /// For dumps: the state between tokens `token` - 1 and `token` of the shard, 0 <= token <= T, after advance_forward;
 /// and its gradient, after advance_backward. h, dh [B, H, K, V].

@@ -4,7 +4,7 @@
 
 namespace baton {
 
-/// Own channels of a block: 16 a warp, 8 warps or 4.
+/// Own channels of a block.
 constexpr int walk_own(int own_dim) { return own_dim % 128 == 0 ? 128 : 64; }
 
 /// Whether there is an instance for a side's own channels and all channels of the other side.
@@ -18,7 +18,7 @@ constexpr bool walk_exists(int own_dim, int other_dim) {
 constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool read) {
   const int own = walk_own(own_dim) / 64, other = other_dim / 64;
   const int tiles = 2 * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
-  return tiles * 64 * 64 * 2 + (channels ? 2 * other_dim * 4 : 10 * 64 * 4);
+  return tiles * 64 * 64 * 2 + (channels ? 2 * other_dim * 4 : 11 * 64 * 4 + 128);
 }
 
 }  // namespace baton

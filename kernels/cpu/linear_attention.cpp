@@ -80,7 +80,9 @@ bool walks_take(const AttentionShape& s, int64_t shared_bytes) {
 }
 
 int64_t attention_span(const AttentionShape& shape, DType dtype) {
-  return dtype == DType::kBFloat16 && walks_take(shape, cuda::max_shared_bytes()) ? kLongSpan : kChunk;
+  if (dtype != DType::kBFloat16 || !walks_take(shape, cuda::max_shared_bytes())) return kChunk;
+  constexpr int64_t kFull = 128;  // blocks of the walk that makes outputs
+  return shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V))) >= kFull ? kLongestSpan : kLongSpan;
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {
@@ -161,6 +163,29 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
   check_optional(out.dgk, "dgk", gate != GateKind::kNone && gate != GateKind::kFixed, in.gk.shape, in.q.dtype);
   check_optional(out.dgv, "dgv", gate == GateKind::kBilinear, in.gv.shape, in.q.dtype);
   dispatch_float(in.q.dtype, [&]<class Real>() { attention::gradients<Real>(in, chunks, dchunks, dout, out); });
+}
+
+void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                       const Tensor& o, const Stream& stream) {
+  BATON_ON_CUDA(stream, attention_forward(in, chunks, h0, ht, o, stream));
+  attention_states(in, chunks, h0, ht, stream);
+  output_forward(in, chunks, o, stream);
+}
+
+void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                      const Stream& stream) {
+  BATON_ON_CUDA(stream, attention_states(in, chunks, h0, ht, stream));
+  carry_forward(in, chunks, stream);
+  advance_forward(in, chunks, h0, ht, stream);
+}
+
+void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                        [[maybe_unused]] const Tensor& h0, const Tensor& dout, const Tensor& dht, const Tensor& dh0,
+                        const AttentionGradients& out, const Stream& stream) {
+  BATON_ON_CUDA(stream, attention_backward(in, chunks, dchunks, h0, dout, dht, dh0, out, stream));
+  carry_backward(in, chunks, dout, dchunks, stream);
+  advance_backward(in, chunks, dchunks, dht, dh0, stream);
+  attention_gradients(in, chunks, dchunks, dout, out, stream);
 }
 
 void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,

@@ -25,6 +25,13 @@ void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, 
                       const Tensor& dht, const Tensor& dh0, const Stream& stream);
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                          const Tensor& dout, const AttentionGradients& out, const Stream& stream);
+void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                       const Tensor& o, const Stream& stream);
+void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
+                      const Stream& stream);
+void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
+                        const Tensor& h0, const Tensor& dout, const Tensor& dht, const Tensor& dh0,
+                        const AttentionGradients& out, const Stream& stream);
 void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,
               const Stream& stream);
 void state_gradient_at(const AttentionInputs& in, const AttentionChunks& dchunks, const Tensor& dout, int64_t token,

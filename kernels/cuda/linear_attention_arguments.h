@@ -37,6 +37,8 @@ struct Walk {
   bool carry;  // from no state; writes the span's own state, and forward its decays to Arguments::decay_k
   int64_t num_spans, chunks_per_span;
   float* states;                // [B, H, num_spans + 1, K, V]
+  const float* first;           // [B, H, K, V]: what a shard of one span starts from, put into `states`; or null: there
+  float* last;                  // [B, H, K, V]: where its end goes, too; or null
   const __nv_bfloat16* scores;  // [B, H, N, C, C], and
   const float* chunk_decay;     // [B, H, N, K]: where decays have channels
   void* out;                    // [B, T, H, own_dim]
@@ -76,6 +78,8 @@ cudaError_t launch_values(const Arguments& a, cudaStream_t stream);
 cudaError_t launch_number_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
 cudaError_t launch_channel_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
 cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream);
+/// The same, but meaningless for chunks whose `to.decay` is not mild on every channel.
+cudaError_t launch_mild_scores(const Arguments& a, const Decayed& to, cudaStream_t stream);
 
 // Plain float32 arithmetic, either dtype, any K and V.
 cudaError_t launch_general_carry(const Arguments& a, bool bfloat16, bool backward, const Part* part,

@@ -17,6 +17,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     Bf16* z;
     float *dx_state, *dy_state, *sums;
     float2 dx[kSub], dy[kSub];
+    float2 flow[kSub];  // x * dx - y * dy, of which a gate's gradient is a sum over later tokens
   };
 
   __device__ __forceinline__ void write_sums(Accumulator& sum, float* to) {
@@ -73,22 +74,18 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     climb.dx_state = reinterpret_cast<float*>(work + kTile * kTile);
     climb.dy_state = climb.dx_state + kChunk * kSumWidth;
     climb.sums = climb.dy_state + kChunk * kSumWidth;
-    if constexpr (kDx) write_sums(dx, climb.dx_state);
-    if constexpr (kDy) write_sums(dy, climb.dy_state);
     if constexpr (kGates) write_anchors(anchors, climb.sums);
-#pragma unroll
-    for (int t = 0; t < kSub; ++t) climb.dx[t] = climb.dy[t] = both(0);
     ChannelDecay decay;
     const uint32_t forgets = decay.read(a, own_gates, own_dim, at, col0 + channel);
     tables.own_sums[warp][lane] = decay.total();
     __syncthreads();
     if constexpr (kGates) add_up_anchors(climb.sums);
     const OuterDecay outer(tables.own_sums);
-    decay.begin();
-    inner_level<1>(decay, climb), inner_level<2>(decay, climb), inner_level<4>(decay, climb);
-    outer_level<3>(decay, both(1), climb);
-    outer_level<4>(decay, outer.level_16, climb);
-    outer_level<5>(decay, outer.level_32, climb);
+    if (__syncthreads_and(outer.mild())) {
+      meet_at_once(decay, outer, dx, dy, climb);
+    } else {
+      climb_levels(decay, outer, dx, dy, climb);
+    }
     finish_thread(col0, decay, outer, forgets, climb);
     __syncthreads();
     if (kPass == Pass::kOutput) write_tile(a, y, own_dim, at, col0, a.o);
@@ -96,19 +93,87 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     if (kDy) write_tile(a, y, own_dim, at, col0, kKeys ? a.dk : a.dv);
   }
 
-  /// Adds what came from states, makes the gate gradient, and leaves the results, rounded, in place of x and y.
+  /// Level by level; then what came from the state to dx. Leaves factors of the whole chunk in `decay`, as
+  /// meet_at_once.
+  __device__ __forceinline__ void climb_levels(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
+                                               Accumulator& dy, Climb& climb) {
+    if constexpr (kDx) write_sums(dx, climb.dx_state);
+    if constexpr (kDy) write_sums(dy, climb.dy_state);
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) climb.dx[t] = climb.dy[t] = both(0);
+    decay.begin();
+    inner_level<1>(decay, climb), inner_level<2>(decay, climb), inner_level<4>(decay, climb);
+    outer_level<3>(decay, both(1), climb);
+    outer_level<4>(decay, outer.level_16, climb);
+    outer_level<5>(decay, outer.level_32, climb);
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) {
+      decay.through[t] *= outer.through, decay.after[t] *= outer.after;
+      if constexpr (kDx) {
+        climb.dx[t] = fma((kOther ? 1.0f : a.scale) * decay.through[t], sum_at(climb.dx_state, t), climb.dx[t]);
+      }
+      const int row = warp * kSub + t;
+      if constexpr (kGates) {
+        climb.flow[t] = load_pair(x, row, channel) * climb.dx[t] - load_pair(y, row, channel) * climb.dy[t];
+      }
+    }
+  }
+
+  /// All pairs at one level, since decays are mild: y as grown from the chunk's start, x from its end.
+  __device__ __forceinline__ void meet_at_once(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
+                                               Accumulator& dy, Climb& climb) {
+    Bf16 *grown_y = climb.z, *grown_x = reinterpret_cast<Bf16*>(climb.sums);
+    const float2 inverse = outer.inverse();
+    decay.climb_all();
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) {
+      const int row = warp * kSub + t;
+      decay.through[t] *= outer.through, decay.after[t] *= outer.after;
+      if constexpr (kDx) put_pair(grown_y, row, channel, inverse * decay.after[t] * load_pair(y, row, channel));
+      if constexpr (kDy) put_pair(grown_x, row, channel, inverse * decay.through[t] * load_pair(x, row, channel));
+    }
+    __syncthreads();
+    Accumulator pairs;
+    clear(pairs);
+    if constexpr (kDx) {
+      for_pairs(warp, lane, dx,
+                [&](int, int, float& p, float& q) { p *= kOther ? 1.0f : a.scale, q *= kOther ? 1.0f : a.scale; });
+      multiply_tiles<Lies::kRows, Lies::kRows>(score, grown_y, warp, lane, 0, warp / 2 + 1, dx);
+      write_sums(dx, climb.dx_state);
+    }
+    if constexpr (kDy) {
+      multiply_tiles<Lies::kColumns, Lies::kRows>(score, grown_x, warp, lane, warp / 2, 4, pairs);
+      write_sums(dy, climb.dy_state);
+      __syncthreads();  // grown_x is read no more
+      write_sums(pairs, climb.sums);
+    }
+    __syncthreads();
+    // The flow from the operands as they were rounded, so that pairs of two later tokens cancel in sums of it.
+#pragma unroll
+    for (int t = 0; t < kSub; ++t) {
+      const int row = warp * kSub + t;
+      if constexpr (kDx) climb.dx[t] = sum_at(climb.dx_state, t);
+      if constexpr (kDy) climb.dy[t] = sum_at(climb.sums, t);
+      if constexpr (kGates) {
+        const float2 from_x = rounded(inverse * decay.through[t] * load_pair(x, row, channel));
+        climb.flow[t] = outer.whole * (from_x * climb.dx[t] - load_pair(grown_y, row, channel) * climb.dy[t]);
+      }
+      if constexpr (kDx) climb.dx[t] *= decay.through[t];
+      if constexpr (kDy) climb.dy[t] *= decay.after[t];
+    }
+  }
+  static __device__ __forceinline__ float2 rounded(float2 x) { return unpack(pack(x.x, x.y)); }
+
+  /// Adds what came from the state to dy, makes the gate gradient, and leaves the results, rounded, in place of x and
+  /// y.
   __device__ __forceinline__ void finish_thread(int col0, const ChannelDecay& decay, const OuterDecay& outer,
                                                 uint32_t forgets, Climb& climb) {
     float2 gate[kSub];
     float2 before = both(0);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      if constexpr (kDx) {
-        const float2 factor = (kOther ? 1.0f : a.scale) * (decay.through[t] * outer.through);
-        climb.dx[t] = fma(factor, sum_at(climb.dx_state, t), climb.dx[t]);
-      }
       if constexpr (kGates) {
-        const float2 from_state = (decay.after[t] * outer.after) * sum_at(climb.dy_state, t);
+        const float2 from_state = decay.after[t] * sum_at(climb.dy_state, t);
         gate[t] = before;
         before = fma(load_pair(y, warp * kSub + t, channel), from_state, before);
         sum_at(climb.dy_state, t) = from_state;
@@ -146,8 +211,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     float2 after = both(0);
 #pragma unroll
     for (int t = kSub - 1; t >= 0; --t) {
-      const float2 query = load_pair(x, warp * kSub + t, channel), key = load_pair(y, warp * kSub + t, channel);
-      after += query * climb.dx[t] - key * climb.dy[t];
+      after += climb.flow[t];
       gate[t] += after;
       if (forgets_x >> t & 1) after.x = 0;
       if (forgets_y >> t & 1) after.y = 0;

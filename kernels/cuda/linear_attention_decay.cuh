@@ -1,7 +1,8 @@
 // Decays inside a chunk on the GPU, by the same tree as on the CPU (kernels/cpu/linear_attention_decay.h): the decay
 // over an aligned block of 1, 2, 4, .. 64 tokens is exp of the plain sum of its gates, so no exponent is positive and
 // none is a difference; tokens i > j meet at the one level m = highest bit of i ^ j, where their decay is
-// factor_m(i) * factor_m(j): from the middle through i, and from after j to the middle.
+// factor_m(i) * factor_m(j): from the middle through i, and from after j to the middle. Where the chunk's own decay is
+// mild, tokens meet at one place instead of six (OuterDecay::mild), with the one exception to this rule.
 #pragma once
 
 #include <math_constants.h>
@@ -118,11 +119,16 @@ struct ChannelDecay {
   }
 };
 
+/// A chunk's decay so slow that all its pairs can meet at one place, its start or its end: one factor of each pair is
+/// then at most 1 / whole, which is far inside the range of bfloat16, and only the other is a decay.
+__device__ __forceinline__ bool is_mild(float whole) { return whole >= 0x1p-60f; }
+
 /// Beyond a thread's tokens, from the sums of all eight of its channels: what its factors are multiplied by.
 struct OuterDecay {
   float2 level_16, level_32;  // at m = 16 and 32; at m = 8 it is 1
   float2 through, after;      // over the whole chunk
   float2 whole;               // decay of the chunk
+  float2 log_whole;           // its logarithm, base 2
 
   __device__ __forceinline__ explicit OuterDecay(const ChannelSums& sums) {
     const int sub = threadIdx.x / 32, pair = threadIdx.x % 32;
@@ -138,8 +144,12 @@ struct OuterDecay {
     level_32 = exp2_of(sub & 4 ? between(half_32, sub) : between(sub + 1, half_32 + 4));
     const float2 left = between(0, sub), right = between(sub + 1, kNumSubs);
     through = exp2_of(left), after = exp2_of(right);
-    whole = exp2_of((left + sums[sub][pair]) + right);
+    log_whole = (left + sums[sub][pair]) + right;
+    whole = exp2_of(log_whole);
   }
+
+  __device__ __forceinline__ bool mild() const { return is_mild(whole.x) && is_mild(whole.y); }
+  __device__ __forceinline__ float2 inverse() const { return exp2_of(both(0) - log_whole); }
 };
 
 /// One number a token (none, fixed, scalar): tables in shared memory.
@@ -147,30 +157,36 @@ struct NumberDecay {
   static constexpr int kLevels = 6;
   float factor[kLevels][kChunk];         // factor_m(t) of level m = 1 << l
   float through[kChunk], after[kChunk];  // over the whole chunk
-  float gate[kChunk];
+  float grown[kChunk];                   // after / whole, where that is mild
+  float gate[kChunk], half[2];           // gates, and their sums over the chunk's halves
 
   /// By all threads; ends with a barrier.
   __device__ __forceinline__ void make(const Arguments& a, const Stretch& at) {
     const int t = threadIdx.x;
+    float thr = 1, aft = 1;
     if (t < kChunk) {
       float g = 0;
       if (t < at.n && a.gate == Gate::kFixed) g = a.gk[at.head];
       if (t < at.n && a.gate == Gate::kScalar) g = a.gk[token_offset(a, at, 1) + t * a.H];
-      gate[t] = t < at.n ? start_or(a, at, t, g) : 0.0f;
+      gate[t] = g = t < at.n ? start_or(a, at, t, g) : 0.0f;
+      float sum = g;  // of the aligned block of m tokens that has t
+      thr = __expf(g);
+#pragma unroll
+      for (int level = 0; level < kLevels - 1; ++level) {
+        const int m = 1 << level;
+        factor[level][t] = t & m ? thr : aft;
+        const float sibling = __shfl_xor_sync(0xffffffffu, sum, m);
+        (t & m ? thr : aft) *= __expf(sibling);
+        sum += sibling;
+      }
+      if (t % 32 == 0) half[t / 32] = sum;
     }
     __syncthreads();
     if (t < kChunk) {
-      float thr = __expf(gate[t]), aft = 1;
-#pragma unroll
-      for (int level = 0; level < kLevels; ++level) {
-        const int m = 1 << level;
-        factor[level][t] = t & m ? thr : aft;
-        const int sibling = (t / m ^ 1) * m;
-        float sum = 0;
-        for (int s = 0; s < m; ++s) sum += gate[sibling + s];
-        (t & m ? thr : aft) *= __expf(sum);
-      }
+      factor[kLevels - 1][t] = t & 32 ? thr : aft;
+      (t & 32 ? thr : aft) *= __expf(half[1 - t / 32]);
       through[t] = thr, after[t] = aft;
+      grown[t] = aft * __expf(-(half[0] + half[1]));
     }
     __syncthreads();
   }
@@ -180,6 +196,9 @@ struct NumberDecay {
     const int level = 31 - __clz(i ^ j);
     return factor[level][i] * factor[level][j];
   }
+  __device__ __forceinline__ bool mild() const { return is_mild(whole()); }
+  /// The same, and 1 between a token and itself, where decays are mild.
+  __device__ __forceinline__ float mild_between(int i, int j) const { return through[i] * grown[j]; }
 };
 
 }  // namespace baton::cuda::attention

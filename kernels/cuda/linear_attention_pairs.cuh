@@ -4,6 +4,8 @@
 // or y * factor_m. Scores are the products of its rows (Z_m Z_m^T) where i and j meet at m; and with M the scores and
 // their mirror image, the rows of (M at level m) Z_m times factor_m are the gradients of queries and of keys. Levels 1
 // to 8 need the four 16 x 16 blocks on the diagonal alone, 16 and 32 those beside it: 1.4 times a full product.
+// Where decays are mild (linear_attention_decay.cuh) one level takes the place of all: x decayed from the chunk's start
+// meets y grown from there.
 #pragma once
 
 #include "kernels/cuda/linear_attention_decay.cuh"
@@ -77,6 +79,19 @@ __device__ __forceinline__ void add_up_rows(float quarter, float* rows) {
   if (threadIdx.x % 4 == 0) rows[threadIdx.x / 4] = quarter;
 }
 
+/// to += x y^T, 16 x 8 from row i0 of x and row j0 of y, over a tile's channels.
+__device__ __forceinline__ void add_piece(const Bf16* x, const Bf16* y, int i0, int j0, int lane, float (&to)[4]) {
+#pragma unroll
+  for (int k0 = 0; k0 < kTile; k0 += 32) {
+    uint32_t left[4], right[4];
+    load_matrices(shared_address(y + place(j0 + lane % 8, k0 + lane / 8 * 8)), right);
+    load_left<Lies::kRows>(x, i0, k0, lane, left);
+    multiply(to, left, right[0], right[1]);
+    load_left<Lies::kRows>(x, i0, k0 + 16, lane, left);
+    multiply(to, left, right[2], right[3]);
+  }
+}
+
 /// Scores of a chunk, summed over tiles of channels in registers: at each level this warp has one 16 x 8 piece.
 struct LevelScores {
   float sum[kLevels][4];
@@ -102,18 +117,8 @@ struct LevelScores {
   __device__ __forceinline__ void add(const Bf16* z, int warp, int lane) {
 #pragma unroll
     for (int level = 0; level < kLevels; ++level) {
-      if (!has(level, warp)) continue;
       const Bf16* tile = z + level * kTile * kTile;
-      const int i0 = query(level, warp), j0 = key(level, warp);
-#pragma unroll
-      for (int k0 = 0; k0 < kTile; k0 += 32) {
-        uint32_t left[4], right[4];
-        load_matrices(shared_address(tile + place(j0 + lane % 8, k0 + lane / 8 * 8)), right);
-        load_left<Lies::kRows>(tile, i0, k0, lane, left);
-        multiply(sum[level], left, right[0], right[1]);
-        load_left<Lies::kRows>(tile, i0, k0 + 16, lane, left);
-        multiply(sum[level], left, right[2], right[3]);
-      }
+      if (has(level, warp)) add_piece(tile, tile, query(level, warp), key(level, warp), lane, sum[level]);
     }
   }
 

@@ -3,6 +3,8 @@
 // over each chunk. Scores are made level by level (linear_attention_pairs.cuh); no exponent is positive
 // (linear_attention_decay.cuh). Rounded to bfloat16: all but G.
 //
+// Nearly all chunks are mild, so first linear_attention_mild_scores.cu makes all of them as if they were; here are the
+// others, whose results were meaningless, made again.
 // A block has one chunk of one head and goes over tiles of 64 channels; thread i has 8 tokens of channels
 // 2 (i % 32) + {0, 1}. The next tile is under way while one is made.
 // Shared memory: four tiles, six of levels, 2.3 KiB of tables.
@@ -27,6 +29,9 @@ __global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decaye
   const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = 2 * lane;
   const int num_tiles = static_cast<int>(a.K / kTile);
+  bool mild = true;
+  for (int c = threadIdx.x; c < a.K; c += kThreads) mild = mild && is_mild(to.decay[chunk * a.K + c]);
+  if (__syncthreads_and(mild)) return;
   const auto start = [&](int tile, ChannelDecay& decay) {
     Bf16* to = tiles + tile % 2 * 2 * kTile * kTile;
     copy_tile(a, a.q, a.K, at, tile * kTile, to);
@@ -47,7 +52,6 @@ __global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decaye
     __syncthreads();
     if (tile + 1 < num_tiles) start(tile + 1, next);
     const OuterDecay outer(tables.sums);
-    if (warp == 0) *reinterpret_cast<float2*>(to.decay + chunk * a.K + tile * kTile + channel) = outer.whole;
     own += row_product(x, y);
     write_levels(decay, outer, x, y, levels);
     __syncthreads();
@@ -79,8 +83,10 @@ __global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decaye
 }  // namespace
 
 cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  cudaError_t error = launch_mild_scores(a, to, stream);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  }
   const int64_t blocks = a.B * a.H * a.N;
   if (error != cudaSuccess || blocks == 0) return error;
   scores_kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(a, to);

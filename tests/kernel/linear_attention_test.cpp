@@ -191,6 +191,14 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(span(64, 80, GateKind::kVector), kChunk);
   EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
 
+  const auto filled = [](int64_t B, int64_t H, int64_t V) {
+    return attention_span({B, 5, H, 128, V, GateKind::kVector}, DType::kBFloat16) == kLongestSpan;
+  };
+  EXPECT_TRUE(filled(8, 16, 128));
+  EXPECT_FALSE(filled(7, 16, 128));
+  EXPECT_TRUE(filled(8, 4, 512)) << "values in four blocks";
+  EXPECT_TRUE(filled(16, 8, 64));
+
   // An A100 gives a block 163 KiB.
   for (GateKind gate : {GateKind::kFixed, GateKind::kVector}) {
     EXPECT_TRUE(walks_take({1, 5, 1, 128, 128, gate}, 163 << 10));

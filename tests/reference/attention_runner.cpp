@@ -132,6 +132,18 @@ struct Shard {
     return dh0;
   }
 
+  /// The same where the shard hands nothing on.
+  OwnedTensor forward_alone(const Tensor& h0) const {
+    OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
+    attention_forward(inputs(), chunks, h0, ht, o, maker.stream);
+    return ht;
+  }
+  OwnedTensor backward_alone(const Tensor& h0, const Tensor& dht) const {
+    OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
+    attention_backward(inputs(), chunks, dchunks, h0, dout, dht, dh0, {dq, dk, dv, dgk, dgv}, maker.stream);
+    return dh0;
+  }
+
   /// Every output that this gate kind has, by name.
   std::vector<std::pair<const char*, Tensor>> outputs() const {
     std::vector<std::pair<const char*, Tensor>> all{{"o", o}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
@@ -215,8 +227,14 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
   for (size_t i = 0; i + 1 < cuts.size(); ++i) shards.emplace_back(take_tokens(p, cuts[i], cuts[i + 1]), maker);
   OwnedTensor state = maker.make(p.h0, p.shape.state(), maker.number);
   OwnedTensor dstate = maker.make(p.dht, p.shape.state(), maker.number);
-  for (const Shard& shard : shards) state = shard.forward(state);
-  for (size_t i = shards.size(); i-- > 0;) dstate = shards[i].backward(dstate);
+  if (shards.size() == 1) {
+    OwnedTensor h0 = std::move(state);
+    state = shards[0].forward_alone(h0);
+    dstate = shards[0].backward_alone(h0, dstate);
+  } else {
+    for (const Shard& shard : shards) state = shard.forward(state);
+    for (size_t i = shards.size(); i-- > 0;) dstate = shards[i].backward(dstate);
+  }
   AttentionResult result;
   result["ht"] = maker.to_vector(state);
   result["dh0"] = maker.to_vector(dstate);
@@ -240,8 +258,9 @@ AttentionResult run_states_at(const AttentionProblem& p, DType dtype, int64_t to
   const Maker maker(stream, dtype);
   const Shard shard(p, maker);
   const Shape state = p.shape.state();
-  shard.forward(maker.make(p.h0, state, maker.number));
-  shard.backward(maker.make(p.dht, state, maker.number));
+  const OwnedTensor h0 = maker.make(p.h0, state, maker.number);
+  shard.forward_alone(h0);
+  shard.backward_alone(h0, maker.make(p.dht, state, maker.number));
   const OwnedTensor h = maker.make_nan(state, maker.number), dh = maker.make_nan(state, maker.number);
   state_at(shard.inputs(), shard.chunks, token, h, stream);
   state_gradient_at(shard.inputs(), shard.dchunks, shard.dout, token, dh, stream);

@@ -11,8 +11,8 @@ namespace baton::test {
 double tolerance(DType dtype, const std::string& name = "");
 
 /// Runs all stages over the shards [cuts[i], cuts[i + 1]), the first cut 0, the last T; shards may be empty. The state
-/// goes from shard to shard as it does between ranks. Outputs and scratch hold NaN before. With bfloat16, which the CPU
-/// does not take, gates and states are float32.
+/// goes from shard to shard as it does between ranks; a single shard hands nothing on. Outputs and scratch hold NaN
+/// before. With bfloat16, which the CPU does not take, gates and states are float32.
 AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {},
                              const Stream& stream = {});
 
