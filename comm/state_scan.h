@@ -46,6 +46,7 @@ class StateScan {
   StateScan(Group& group, ScanStrategy strategy, const Tensor& scratch = {})
       : group_(group), strategy_(strategy), scratch_(scratch) {}
   static int64_t scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel);
+  int num_ranks() const { return group_.size(); }
   /// The most messages that one rank sends in a scan.
   static int max_messages(ScanStrategy strategy, int num_ranks);
 

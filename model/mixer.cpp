@@ -31,21 +31,24 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
                     const Stream& stream) const {
   ProfilerRange phase("project");
   project(a, s, batch, stream);
-  phase.next("carry");
   const AttentionInputs in = inputs(a, batch);
-  carry_forward(in, s.chunks, stream);
-  phase.next("hand-over");
-  const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
-  if (pass.scan)
+  if (pass.alone()) {
+    phase.next("attention");
+    attention_forward(in, s.chunks, pass.entering, pass.leaving, a.o, stream);
+    gate_forward(a, stream);
+  } else {
+    phase.next("carry");
+    carry_forward(in, s.chunks, stream);
+    phase.next("hand-over");
+    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
     pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, forward_carry(in, s.chunks, fixed, stream),
                      stream);
-  else
-    advance_forward(in, s.chunks, pass.entering, pass.leaving, stream);
-  linear_forward(a.y1, gate_.value, a.r, stream);  // independent of the state: runs while it travels
-  if (gate_bias_.defined()) add_bias(a.r, gate_bias_.value, stream);
-  if (pass.scan) pass.scan->finish(stream);
+    gate_forward(a, stream);  // independent of the state: runs while it travels
+    pass.scan->finish(stream);
+    phase.next("attention");
+    output_forward(in, s.chunks, a.o, stream);
+  }
   phase.next("output");
-  output_forward(in, s.chunks, a.o, stream);
   output(a, s, stream);
   matmul(s.gated, Trans::kNo, out_.value, Trans::kYes, a.x_mid, 1.0, stream);
 }
@@ -63,22 +66,37 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
 
   phase.next("carry");
   const AttentionInputs in = inputs(a, batch);
-  carry_forward(in, s.chunks, stream);
-  advance_forward(in, s.chunks, h0, s.leaving, stream);
-  carry_backward(in, s.chunks, dout, s.dchunks, stream);
-  phase.next("hand-over");
-  const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
-  dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving,
-                    backward_carry(in, s.chunks, s.dchunks, fixed, stream), stream);
-  linear_dw(s.dr, a.y1, gate_.gradient, stream);  // independent of the state's gradient: runs while it travels
-  if (gate_bias_.defined()) bias_gradient(s.dr, gate_bias_.gradient, stream);
-  linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);
-  dpass.scan->finish(stream);
-  phase.next("gradients");
-  attention_gradients(in, s.chunks, s.dchunks, dout, {s.dq, s.dk, s.dv, s.dgk, s.dgv}, stream);
+  const AttentionGradients out{s.dq, s.dk, s.dv, s.dgk, s.dgv};
+  attention_states(in, s.chunks, h0, s.leaving, stream);
+  if (dpass.alone()) {
+    phase.next("gradients");
+    attention_backward(in, s.chunks, s.dchunks, h0, dout, dpass.entering, dpass.leaving, out, stream);
+    gate_backward(a, s, stream);
+  } else {
+    carry_backward(in, s.chunks, dout, s.dchunks, stream);
+    phase.next("hand-over");
+    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
+    dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving,
+                      backward_carry(in, s.chunks, s.dchunks, fixed, stream), stream);
+    gate_backward(a, s, stream);  // independent of the state's gradient: runs while it travels
+    dpass.scan->finish(stream);
+    phase.next("gradients");
+    attention_gradients(in, s.chunks, s.dchunks, dout, out, stream);
+  }
   if (probe) probe({layer_, batch.range, in, s.chunks, s.dchunks, dout, stream});
   phase.next("project");
   project_backward(a, s, batch, stream);
+}
+
+void Mixer::gate_forward(const LayerActivations& a, const Stream& stream) const {
+  linear_forward(a.y1, gate_.value, a.r, stream);
+  if (gate_bias_.defined()) add_bias(a.r, gate_bias_.value, stream);
+}
+
+void Mixer::gate_backward(const LayerActivations& a, const Scratch& s, const Stream& stream) const {
+  linear_dw(s.dr, a.y1, gate_.gradient, stream);
+  if (gate_bias_.defined()) bias_gradient(s.dr, gate_bias_.gradient, stream);
+  linear_dx(s.dr, gate_.value, s.dy, 0.0, stream);
 }
 
 std::unique_ptr<Mixer> Mixer::make(const ModelConfig& config, int64_t layer, const ParameterSet& p, Arena& arena,

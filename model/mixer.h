@@ -25,6 +25,8 @@ struct Batch {
 struct StatePass {
   StateScan* scan = nullptr;
   Tensor entering, leaving;
+  /// Nothing is handed on.
+  bool alone() const { return scan == nullptr || scan->num_ranks() == 1; }
 };
 
 /// A layer's operator when states and their gradients are both known, at the end of its backward.
@@ -73,6 +75,9 @@ class Mixer {
   /// o as rows of one norm: heads apart (gla) or joint (tnl).
   Tensor norm_rows(const Tensor& o) const;
   void output(const LayerActivations& a, const Scratch& s, const Stream& stream) const;
+  /// y1 -> the output gate; its gradient -> s.dy and weight gradients.
+  void gate_forward(const LayerActivations& a, const Stream& stream) const;
+  void gate_backward(const LayerActivations& a, const Scratch& s, const Stream& stream) const;
 
   Norm norm_;
 };
