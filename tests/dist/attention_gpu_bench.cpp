@@ -1,9 +1,11 @@
 // What handing the state on adds to a layer's attention, in bfloat16, one sequence over all GPUs:
 //   mpirun -np 2 build/tests/attention_gpu_bench [TOKENS...]
-// TOKENS a rank, 16384 unless given. For each shape and strategy, microseconds a layer: forward, and forward with
-// backward, of one layer and of 24 in a row, with nothing to do while the state travels. In brackets: what is more than
-// alone, where every rank starts from a state of its own. CUDA events around the whole, of the slowest rank; median
-// of 21.
+// TOKENS a rank, 16384 unless given. For each shape, microseconds a layer: forward, and forward with backward, of one
+// layer and of 24 in a row, with nothing to do while the state travels; in brackets, what is more than alone.
+//   alone      every rank has a sequence of its own
+//   stages     as alone, in the stages that a hand-over needs: what a strategy takes beyond it is messages and waiting
+//   chain ...  one sequence over all ranks
+// Times are CUDA events' around the whole, of the slowest rank; median of 21.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -54,26 +56,26 @@ class Layer {
     fixed_ = {to_device(all), empty({s.B, s.H, s.K}, DType::kFloat32)};
   }
 
-  /// Without a scan the states stay at home.
-  void forward(StateScan* scan) const {
-    carry_forward(in_, chunks_, stream_);
-    if (scan != nullptr) {
-      scan->begin(Direction::kForward, h0_, ht_, forward_carry(in_, chunks_, fixed_, stream_), stream_);
-      scan->finish(stream_);
-    } else {
-      advance_forward(in_, chunks_, h0_, ht_, stream_);
-    }
-    output_forward(in_, chunks_, o_, stream_);
+  void alone(bool with_backward, int num_layers) const {
+    for (int i = 0; i < num_layers; ++i) attention_forward(in_, chunks_, h0_, ht_, o_, stream_);
+    for (int i = 0; with_backward && i < num_layers; ++i)
+      attention_backward(in_, chunks_, dchunks_, h0_, dout_, dht_, dh0_, gradients_, stream_);
   }
-  void backward(StateScan* scan) const {
-    carry_backward(in_, chunks_, dout_, dchunks_, stream_);
-    if (scan != nullptr) {
-      scan->begin(Direction::kReversed, dht_, dh0_, backward_carry(in_, chunks_, dchunks_, fixed_, stream_), stream_);
-      scan->finish(stream_);
-    } else {
-      advance_backward(in_, chunks_, dchunks_, dht_, dh0_, stream_);
+
+  void stages(StateScan& scan, bool with_backward, int num_layers) const {
+    for (int i = 0; i < num_layers; ++i) {
+      carry_forward(in_, chunks_, stream_);
+      scan.begin(Direction::kForward, h0_, ht_, forward_carry(in_, chunks_, fixed_, stream_), stream_);
+      scan.finish(stream_);
+      output_forward(in_, chunks_, o_, stream_);
     }
-    attention_gradients(in_, chunks_, dchunks_, dout_, gradients_, stream_);
+    for (int i = 0; with_backward && i < num_layers; ++i) {
+      carry_backward(in_, chunks_, dout_, dchunks_, stream_);
+      scan.begin(Direction::kReversed, dht_, dh0_, backward_carry(in_, chunks_, dchunks_, fixed_, stream_), stream_);
+      scan.finish(stream_);
+      attention_gradients(in_, chunks_, dchunks_, dout_, gradients_, stream_);
+    }
+    scan.settle();
   }
 
   int64_t carry_numel() const { return baton::carry_numel(in_.shape); }
@@ -106,39 +108,37 @@ class Layer {
   Tensor dout_, o_, h0_, ht_, dht_, dh0_;
 };
 
-/// Microseconds a layer.
-double measure(Group& group, const Layer& layer, StateScan* scan, int num_layers, bool with_backward,
-               const Stream& stream) {
-  const auto run = [&] {
-    for (int i = 0; i < num_layers; ++i) layer.forward(scan);
-    for (int i = 0; with_backward && i < num_layers; ++i) layer.backward(scan);
-    if (scan != nullptr) scan->settle();
-  };
-  for (int i = 0; i < kWarmUp; ++i) run();
-  return Timer().median_us(group, stream, kRepeats, run) / num_layers;
+/// One line of the table; run(with_backward, num_layers).
+template <class Run>
+void row(Group& group, const std::string& name, std::vector<double>& alone, const Stream& stream, const Run& run) {
+  std::vector<double> times;
+  for (const int num_layers : {1, kLayers})
+    for (const bool with_backward : {false, true}) {
+      const auto call = [&] { run(with_backward, num_layers); };
+      for (int i = 0; i < kWarmUp; ++i) call();
+      times.push_back(Timer().median_us(group, stream, kRepeats, call) / num_layers);
+    }
+  if (alone.empty()) alone = times;
+  if (group.rank() != 0) return;
+  std::printf("%-38s", name.c_str());
+  for (size_t i = 0; i < times.size(); ++i) std::printf(" %9.1f (%+7.1f)", times[i], times[i] - alone[i]);
+  std::printf("\n");
 }
 
 void compare(Group& group, const Case& c, int64_t tokens, Device device, const Stream& stream) {
   const Layer layer(c, tokens, group.size(), device, stream);
-  const auto row = [&](const char* name, StateScan* scan, std::vector<double>& alone) {
-    if (group.rank() == 0) std::printf("%-18s %8ld %-11s", c.name, static_cast<long>(tokens), name);
-    size_t column = 0;
-    for (const int num_layers : {1, kLayers})
-      for (const bool with_backward : {false, true}) {
-        const double us = measure(group, layer, scan, num_layers, with_backward, stream);
-        if (scan == nullptr) alone.push_back(us);
-        if (group.rank() == 0) std::printf(" %9.1f (%+7.1f)", us, us - alone[column++]);
-      }
-    if (group.rank() == 0) std::printf("\n");
-  };
   std::vector<double> alone;
-  row("alone", nullptr, alone);
-  for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
-    const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), layer.carry_numel())}, DType::kFloat32,
+  const auto name = [&](const char* how) { return fmt::format("{:18} {:8} {}", c.name, tokens, how); };
+  row(group, name("alone"), alone, stream, [&](bool both, int layers) { layer.alone(both, layers); });
+  const auto run_scan = [&](const char* how, Group& ranks, ScanStrategy strategy) {
+    const OwnedTensor scratch({StateScan::scratch_numel(strategy, ranks.size(), layer.carry_numel())}, DType::kFloat32,
                               device);
-    StateScan scan(group, strategy, scratch);
-    row(to_string(strategy), &scan, alone);
-  }
+    StateScan scan(ranks, strategy, scratch);
+    row(group, name(how), alone, stream, [&](bool both, int layers) { layer.stages(scan, both, layers); });
+  };
+  run_scan("stages", *make_local_groups(1)[0], ScanStrategy::kChain);
+  for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather})
+    run_scan(to_string(strategy), group, strategy);
 }
 
 }  // namespace
@@ -154,9 +154,9 @@ int main(int argc, char** argv) {
     group->set_deadline(60);
     const cuda::OwnedStream own(device.index, false);
     if (world.rank() == 0)
-      std::printf("%s, NCCL %s, %d ranks, microseconds a layer\n%-18s %8s %-11s %19s %19s %19s %19s\n",
-                  cuda::device_name(device.index).c_str(), nccl_version().c_str(), world.size(), "shape", "tokens",
-                  "states", "forward", "with backward", "24 layers: forward", "with backward");
+      std::printf("%s, NCCL %s, %d ranks, microseconds a layer\n%-38s %19s %19s %19s %19s\n",
+                  cuda::device_name(device.index).c_str(), nccl_version().c_str(), world.size(), "shape, tokens",
+                  "forward", "with backward", "24 layers: forward", "with backward");
     std::vector<int64_t> lengths;
     for (int i = 1; i < argc; ++i) lengths.push_back(std::atoll(argv[i]));
     if (lengths.empty()) lengths = {16384};
