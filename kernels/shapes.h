@@ -30,18 +30,20 @@ inline constexpr NamedShape kTestShapes[] = {
     {"long", {1, 1021, 1, 16, 32, GateKind::kVector}},
 };
 
-/// Speed: a shard of the tiny model, the model's size at two lengths, and wide heads.
-inline constexpr NamedShape kBenchmarkShapes[] = {
-    {"tiny_vector", {1, 512, 4, 32, 64, GateKind::kVector}},
-    {"tiny_fixed", {1, 512, 4, 32, 64, GateKind::kFixed}},
-    {"small_vector", {1, 128, 4, 16, 32, GateKind::kVector}},
-    {"vector_4k", {1, 4096, 4, 32, 64, GateKind::kVector}},
-    {"vector_64k", {1, 65536, 4, 32, 64, GateKind::kVector}},
-    {"fixed_4k", {1, 4096, 4, 32, 64, GateKind::kFixed}},
-    {"fixed_64k", {1, 65536, 4, 32, 64, GateKind::kFixed}},
-    {"wide_vector_4k", {1, 4096, 2, 128, 128, GateKind::kVector}},
-    {"wide_vector_64k", {1, 65536, 2, 128, 128, GateKind::kVector}},
-    {"bilinear_4k", {1, 4096, 4, 32, 64, GateKind::kBilinear}},
+/// Speed, on a CPU: heads of the tiny model, and wide ones. The benchmark chooses B and T, here and below.
+inline constexpr AttentionShape kCpuBenchmarkShapes[] = {
+    {0, 0, 4, 32, 64, GateKind::kVector},
+    {0, 0, 4, 32, 64, GateKind::kFixed},
+    {0, 0, 4, 32, 64, GateKind::kBilinear},
+    {0, 0, 2, 128, 128, GateKind::kVector},
+};
+
+/// On a GPU: heads of published models, and every gate kind.
+inline constexpr AttentionShape kGpuBenchmarkShapes[] = {
+    {0, 0, 4, 256, 512, GateKind::kVector},    {0, 0, 16, 128, 128, GateKind::kVector},
+    {0, 0, 16, 128, 128, GateKind::kFixed},    {0, 0, 32, 64, 64, GateKind::kFixed},
+    {0, 0, 16, 128, 128, GateKind::kScalar},   {0, 0, 16, 128, 128, GateKind::kNone},
+    {0, 0, 16, 128, 128, GateKind::kBilinear},
 };
 
 }  // namespace baton

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "comm/device.h"
 #include "launch/bench.h"
 #include "launch/compute.h"
 #include "launch/doctor.h"
@@ -36,7 +37,8 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
   }
   if (command.name == "bench") {
     BenchOptions options;
-    together(group, [&] { options = parse_bench_options(command); });
+    const Device device = select_device(command.flags.at("device"), world, group);
+    together(group, [&] { options = parse_bench_options(command, device); });
     return run_bench(options, group);
   }
   if (command.name == "doctor") {

@@ -69,6 +69,8 @@ po::parsed_options run_parser(const CommandSpec& spec, const std::vector<std::st
   for_each_key(defaults, [&]<class T>(const std::string& key, const T&, const char*) {
     if (std::is_same_v<T, bool> && spec.reads_config) booleans.insert(key);
   });
+  for (const Flag& flag : spec.flags)
+    if (std::string(flag.fallback) == "false") booleans.insert(flag.name);
   using Style = po::command_line_style::style_t;
   const int style = Style::allow_long | Style::long_allow_next | Style::long_allow_adjacent;
   try {

@@ -51,16 +51,31 @@ class OwnedStream {
   Stream stream_;
 };
 
-/// Orders streams: record on one, wait on another (the host does not wait).
+/// Orders streams: record on one, wait on another (the host does not wait). Timed ones measure what lies between two.
 class Event {
  public:
-  Event();
+  explicit Event(bool timed = false);
   ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record(const Stream& stream);
   void wait_on(const Stream& stream);
   bool done() const;
+  /// Both timed and done.
+  double seconds_since(const Event& start) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// What `work` gives to the stream, as one CUDA graph. Nothing of it runs before a launch.
+class Graph {
+ public:
+  Graph(const Stream& stream, const std::function<void()>& work);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(const Stream& stream) const;
 
  private:
   void* handle_ = nullptr;

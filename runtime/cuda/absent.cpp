@@ -22,11 +22,15 @@ void copy(const void*, void*, int64_t, const Stream&) { absent(); }
 void set_zero(void*, int64_t, const Stream&) { absent(); }
 OwnedStream::OwnedStream(int, bool) { absent(); }
 OwnedStream::~OwnedStream() = default;
-Event::Event() { absent(); }
+Event::Event(bool) { absent(); }
 Event::~Event() = default;
 void Event::record(const Stream&) { absent(); }
 void Event::wait_on(const Stream&) { absent(); }
 bool Event::done() const { absent(); }
+double Event::seconds_since(const Event&) const { absent(); }
+Graph::Graph(const Stream&, const std::function<void()>&) { absent(); }
+Graph::~Graph() = default;
+void Graph::launch(const Stream&) const { absent(); }
 void synchronize(const Stream&) { absent(); }
 void synchronize_device(int) { absent(); }
 void set_watch(Watch) { absent(); }  // NOLINT(performance-unnecessary-value-param)

@@ -147,9 +147,9 @@ OwnedStream::~OwnedStream() {
   static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream_.handle)));
 }
 
-Event::Event() {
+Event::Event(bool timed) {
   cudaEvent_t event = nullptr;
-  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
   handle_ = event;
 }
 
@@ -171,6 +171,36 @@ bool Event::done() const {
   }
   CUDA_CHECK(status);
   return true;
+}
+
+double Event::seconds_since(const Event& start) const {
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start.handle_), static_cast<cudaEvent_t>(handle_)));
+  return 1e-3 * ms;
+}
+
+Graph::Graph(const Stream& stream, const std::function<void()>& work) {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamBeginCapture(handle_of(stream), cudaStreamCaptureModeThreadLocal));
+  try {
+    work();
+  } catch (...) {
+    static_cast<void>(cudaStreamEndCapture(handle_of(stream), &graph));
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    throw;
+  }
+  CUDA_CHECK(cudaStreamEndCapture(handle_of(stream), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  CUDA_CHECK(status);
+  handle_ = executable;
+}
+
+Graph::~Graph() { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_))); }
+
+void Graph::launch(const Stream& stream) const {
+  CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), handle_of(stream)));
 }
 
 void synchronize_device(int index) {

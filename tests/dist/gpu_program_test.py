@@ -1,4 +1,4 @@
-"""The whole program on one GPU: what it takes is what its plan says."""
+"""The whole program on one GPU: what it takes is what its plan says, and what it measures of its kernels."""
 import json
 import re
 
@@ -20,6 +20,20 @@ class Gpu(driver.Test):
         print(f"{used} bytes in use after each step, {planned} planned")
         self.assertEqual(used, used[:1] * 3)
         self.assertLessEqual(abs(planned - used[-1]), BOUND * used[-1])
+
+    def test_bench_measures_every_gate_and_replays_it(self):
+        done = self.run_baton(1, "bench", "kernels", "--device", "cuda", "--shape", "H2_K64_V64", "--gate", "all",
+                              "--tokens", 256, "--repeat", 3, "--graph", "--stages", "--json", "kernels.jsonl")
+        self.assertEqual(done.code, 0, done)
+        device, *cases = map(json.loads, (self.dir / "kernels.jsonl").read_text().splitlines())
+        self.assertEqual(device["dtype"], "bfloat16")
+        self.assertEqual([case["gate"] for case in cases], ["none", "fixed", "scalar", "vector", "bilinear"])
+        for case in cases:
+            self.assertEqual([case["B"], case["T"], len(case["stages"])], [128, 256, 6])
+            for part in (case["forward"], case["forward_backward"]):
+                self.assertGreater(part["graph us"], 0)
+                self.assertAlmostEqual(part["launch us"], part["us"] - part["graph us"], places=6)
+                self.assertGreater(part["floor %"], 0)
 
 
 driver.require_gpus(1)

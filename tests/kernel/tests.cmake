@@ -32,7 +32,4 @@ if(BATON_HAS_CUDA)
   target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp
     kernel/cuda_linear_attention_walk_test.cpp)
   target_compile_definitions(cuda_linear_attention_test PRIVATE BATON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-
-  add_executable(cuda_attention_bench kernel/cuda_attention_bench.cpp)
-  target_link_libraries(cuda_attention_bench PRIVATE baton_kernels)
 endif()

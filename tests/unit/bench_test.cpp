@@ -13,16 +13,20 @@
 namespace baton {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 
-BenchOptions parse(std::vector<std::string> args) {
-  args.insert(args.begin(), "bench");
-  return parse_bench_options(parse_command_line(args, {}));
+constexpr Device kCpu{}, kGpu{DeviceType::kCuda, 0};
+
+BenchOptions parse(std::vector<std::string> args, Device device = kCpu) {
+  args.insert(args.begin(), {"bench", "kernels"});
+  return parse_bench_options(parse_command_line(args, {}), device);
 }
 
-std::string refusal(const std::vector<std::string>& args) {
+std::string refusal(const std::vector<std::string>& args, Device device = kCpu) {
   try {
-    parse(args);
+    parse(args, device);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kInput);
     return error.describe();
@@ -30,32 +34,64 @@ std::string refusal(const std::vector<std::string>& args) {
   return "accepted";
 }
 
-TEST(Bench, AllShapesUnlessSomeAreNamed) {
-  EXPECT_EQ(parse({"kernels"}).cases.size(), std::size(kBenchmarkShapes));
-  const BenchOptions some = parse({"kernels", "--shape", "vector_64k,tiny_fixed", "--dtype", "float64"});
-  ASSERT_EQ(some.cases.size(), 2U);
-  EXPECT_EQ(some.cases[0].shape.T, 65536);
-  EXPECT_EQ(some.cases[1].shape.gate, GateKind::kFixed);
-  EXPECT_EQ(some.dtype, DType::kFloat64);
+std::vector<std::string> names(const BenchOptions& o) {
+  std::vector<std::string> list;
+  for (const AttentionShape& s : o.cases)
+    list.push_back(fmt::format("{} {} {} x {}", shape_name(s), to_string(s.gate), s.B, s.T));
+  return list;
 }
 
-TEST(Bench, LengthsAndGatesReplaceTheShapes) {
-  const BenchOptions o =
-      parse({"kernels", "--shape", "vector_4k,fixed_64k", "--tokens", "64,128", "--gate", "none,scalar"});
-  ASSERT_EQ(o.cases.size(), 4U);  // both shapes become the same ones
-  EXPECT_EQ(o.cases[1].shape.T, 128);
-  EXPECT_EQ(o.cases[1].shape.gate, GateKind::kNone);
-  EXPECT_EQ(o.cases[2].shape.gate, GateKind::kScalar);
+TEST(Bench, EachDeviceHasItsOwnCases) {
+  const BenchOptions cpu = parse({}), gpu = parse({}, kGpu);
+  EXPECT_EQ(cpu.cases.size(), 2 * std::size(kCpuBenchmarkShapes));
+  EXPECT_EQ(cpu.dtype, DType::kFloat32);
+  EXPECT_EQ(gpu.cases.size(), 3 * std::size(kGpuBenchmarkShapes));
+  EXPECT_EQ(gpu.dtype, DType::kBFloat16);
+  EXPECT_THAT(names(gpu), IsSupersetOf({"H4_K256_V512 vector 16 x 2048", "H16_K128_V128 fixed 1 x 32768"}));
+}
+
+TEST(Bench, HeadsGatesAndLengthsMultiply) {
+  EXPECT_THAT(
+      names(parse({"--shape", "H2_K8_V16,H4_K8_V8", "--gate", "none,scalar", "--tokens", "64,128", "--batch", "3"})),
+      ElementsAre("H2_K8_V16 none 3 x 64", "H2_K8_V16 none 3 x 128", "H2_K8_V16 scalar 3 x 64",
+                  "H2_K8_V16 scalar 3 x 128", "H4_K8_V8 none 3 x 64", "H4_K8_V8 none 3 x 128", "H4_K8_V8 scalar 3 x 64",
+                  "H4_K8_V8 scalar 3 x 128"));
+  // All of what is not named, each once.
+  EXPECT_EQ(parse({"--shape", "H2_K8_V16", "--tokens", "64"}).cases.size(), 5U);
+  EXPECT_THAT(names(parse({"--gate", "fixed", "--tokens", "64"})),
+              ElementsAre("H4_K32_V64 fixed 1 x 64", "H2_K128_V128 fixed 1 x 64"));
+  EXPECT_THAT(names(parse({"--gate", "all", "--shape", "H1_K8_V8", "--tokens", "524288"}, kGpu)),
+              ElementsAre("H1_K8_V8 none 1 x 524288", "H1_K8_V8 fixed 1 x 524288", "H1_K8_V8 scalar 1 x 524288",
+                          "H1_K8_V8 vector 1 x 524288", "H1_K8_V8 bilinear 1 x 524288"));
 }
 
 TEST(Bench, BadFlagsAreNamed) {
-  EXPECT_THAT(refusal({"matmul"}), HasSubstr("baton bench kernels, not matmul"));
-  EXPECT_THAT(refusal({"kernels", "--shape", "tiny"}), HasSubstr("tiny is no shape; they are tiny_vector, "));
-  EXPECT_THAT(refusal({"kernels", "--tokens", "64,0"}), HasSubstr("--tokens = 0: must be at least 1"));
-  EXPECT_THAT(refusal({"kernels", "--repeat", "0"}), HasSubstr("--repeat = 0: must be at least 1"));
-  EXPECT_THAT(refusal({"kernels", "--dtype", "bfloat16"}), HasSubstr("--dtype = bfloat16"));
-  EXPECT_THAT(refusal({"kernels", "--gate", "some"}), HasSubstr("\"some\""));
-  EXPECT_THAT(refusal({"kernels", "--threads", "-1"}), HasSubstr("--threads = -1"));
+  EXPECT_THAT(refusal({"--shape", "tiny"}), HasSubstr("--shape = tiny: must be heads as in H4_K256_V512"));
+  EXPECT_THAT(refusal({"--shape", "H4_K256_V512x"}), HasSubstr("--shape = H4_K256_V512x"));
+  EXPECT_THAT(refusal({"--shape", "H0_K8_V8"}), HasSubstr("each number from 1 to 65536"));
+  EXPECT_THAT(refusal({"--tokens", "64,0"}), HasSubstr("--tokens = 0: must be at least 1"));
+  EXPECT_THAT(refusal({"--batch", "0"}), HasSubstr("--batch = 0: must be at least 1"));
+  EXPECT_THAT(refusal({"--repeat", "0"}), HasSubstr("--repeat = 0: must be at least 1"));
+  EXPECT_THAT(refusal({"--span", "100"}), HasSubstr("--span = 100: must be a multiple of 64"));
+  EXPECT_THAT(refusal({"--dtype", "bfloat16"}), HasSubstr("--dtype = bfloat16: must be float32 or float64 on a CPU"));
+  EXPECT_THAT(refusal({"--dtype", "float64"}, kGpu), HasSubstr("must be float32 or bfloat16 on a GPU"));
+  EXPECT_THAT(refusal({"--gate", "some"}), HasSubstr("\"some\""));
+  EXPECT_THAT(refusal({"--threads", "-1"}), HasSubstr("--threads = -1"));
+  EXPECT_THAT(refusal({"--peak", "0"}), HasSubstr("--peak = 0: must be above 0"));
+  EXPECT_THAT(refusal({"--graph"}), HasSubstr("--graph = true: a CPU has no CUDA graphs"));
+}
+
+// 32,768 tokens in bfloat16, counted by hand: q, k, v, o and float32 gates once; with backward also dout and gradients.
+TEST(Bench, WorkIsThatOfEachTensorOnce) {
+  const AttentionShape wide{1, 32768, 4, 256, 512, GateKind::kVector}, fixed{16, 2048, 16, 128, 128, GateKind::kFixed};
+  const double tokens = 32768, heads = 4 * tokens;
+  const BenchWork forward = forward_work(wide, DType::kBFloat16), backward = backward_work(wide, DType::kBFloat16);
+  EXPECT_EQ(forward.bytes, tokens * (2 * 2048 + 2 * 4096 + 4096));
+  EXPECT_EQ(backward.bytes, tokens * (4 * 2048 + 3 * 4096 + 2 * 4096));
+  EXPECT_EQ(forward.operations, heads * (4 * 256 * 512 + 64 * (256 + 512)));
+  EXPECT_EQ(backward.operations, heads * (10 * 256 * 512 + 64 * (3 * 256 + 2 * 512)));
+  EXPECT_EQ(forward_work(fixed, DType::kBFloat16).bytes, tokens * 4 * 4096);
+  EXPECT_EQ(backward_work(fixed, DType::kFloat32).bytes, tokens * 7 * 8192);
 }
 
 TEST(Bench, MedianOfOddAndEvenCounts) {
@@ -66,22 +102,35 @@ TEST(Bench, MedianOfOddAndEvenCounts) {
 
 TEST(Bench, WritesWhatItMeasured) {
   const ScratchDir dir;
-  BenchOptions o = parse({"kernels", "--shape", "small_vector", "--gate", "none,fixed,scalar,vector,bilinear",
-                          "--tokens", "70", "--repeat", "1", "--out", dir.path("bench.json")});
+  BenchOptions o = parse(
+      {"--shape", "H4_K16_V32", "--tokens", "70", "--repeat", "1", "--stages", "--json", dir.path("bench.jsonl")});
   o.tokens = 210;
   run_ranks(2, [&](Group& group) { EXPECT_EQ(run_bench(o, group), ExitCode::kDone); });
-  std::ifstream file(o.out);
-  const auto json = nlohmann::json::parse(file);
-  EXPECT_EQ(json["ranks"], 2);
-  ASSERT_EQ(json["cases"].size(), 5U);
-  for (const auto& c : json["cases"]) {
-    const auto &forward = c["forward"], &both = c["forward_backward"];
-    EXPECT_GT(forward["us"], 0) << c;
-    EXPECT_GT(both["us"], 0) << c;
-    EXPECT_NEAR(forward["ns_per_token"], forward["us"].get<double>() * 1e3 / 70, 1e-6);
-    // 4 heads of K 16 and V 32: 4 K V operations a token and head, three times that with backward.
-    EXPECT_NEAR(forward["gflops"], 4e-3 * 70 * 4 * 16 * 32 / forward["us"].get<double>(), 1e-6);
-    EXPECT_NEAR(both["gflops"], 12e-3 * 70 * 4 * 16 * 32 / both["us"].get<double>(), 1e-6);
+  std::ifstream file(o.json);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 6U);  // one of the machine, one for each gate kind
+  EXPECT_EQ(lines[0]["ranks"], 2);
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const nlohmann::json& c = lines[i];
+    // A state entering each of two chunks and one leaving, its gradients, and the chunks' decays.
+    const int decays = c["gate"] == "bilinear" ? 16 + 32 : 16;
+    EXPECT_NEAR(c["scratch_MiB"], 4 * (2 * 3 * 16 * 32 + 2 * decays) * 4 / 1048576.0, 1e-9) << c;
+    ASSERT_EQ(c["stages"].size(), 6U);
+    for (const auto& stage : c["stages"]) EXPECT_GT(stage["us"], 0) << c;
+    for (const char* part : {"forward", "forward_backward"}) {
+      const double us = c[part]["us"].get<double>();
+      EXPECT_GT(us, 0) << c;
+      EXPECT_NEAR(c[part]["ns/token"], us * 1e3 / 70, 1e-6);
+      BenchWork work = forward_work(o.cases[i - 1], o.dtype);
+      if (std::string(part) != "forward") {
+        work.bytes += backward_work(o.cases[i - 1], o.dtype).bytes;
+        work.operations += backward_work(o.cases[i - 1], o.dtype).operations;
+      }
+      EXPECT_NEAR(c[part]["GB/s"], 1e-3 * work.bytes / us, 1e-6);
+      EXPECT_NEAR(c[part]["TFLOP/s"], 1e-6 * work.operations / us, 1e-9);
+    }
+    EXPECT_GT(c["forward_backward"]["us"], c["forward"]["us"]);
   }
 }
 

@@ -29,7 +29,10 @@ add_test(NAME unit/include_directions_finds_faults
   COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/check_includes_test.py ${CMAKE_SOURCE_DIR}/tools/check_includes.py)
 add_test(NAME unit/launch_scripts
   COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/launch_scripts_test.py ${CMAKE_SOURCE_DIR})
-set_tests_properties(unit/include_directions unit/include_directions_finds_faults unit/launch_scripts PROPERTIES LABELS unit)
+add_test(NAME unit/bench_peers
+  COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/unit/bench_peers_test.py ${CMAKE_SOURCE_DIR}/tools/bench_peers.py)
+set_tests_properties(unit/include_directions unit/include_directions_finds_faults unit/launch_scripts unit/bench_peers
+  PROPERTIES LABELS unit)
 find_program(CLANG_FORMAT NAMES clang-format-14 clang-format) # other versions format differently
 if(CLANG_FORMAT)
   set(formatted)
