@@ -2,9 +2,8 @@
 //   mpirun -np 2 build/tests/comm_gpu_bench [CTAS...]
 // For each cap of thread blocks (1 2 4 8 16 unless given), over a communicator made as the state scan's:
 //   hand-over  ping-pong between ranks 0 and 1, half a round trip, 50 rounds on the stream, eager and as a CUDA graph
-//   exposed    a layer's chain, forward and reversed, of equal work on all ranks: time with hand-over less time
-//   without,
-//              a layer; layers hide one another's messages except for the fill of the chain
+//   exposed    a layer's chain, forward and reversed, of equal work on all ranks: time a layer with hand-over less that
+//              without; layers hide one another's messages except for the fill of the chain
 // Times are CUDA events' around the whole, of the slowest rank; median of 50.
 #include <cstdio>
 #include <cstdlib>
@@ -23,27 +22,6 @@ namespace {
 constexpr int kRepeats = 50, kRounds = 50, kLayers = 24;
 constexpr int64_t kWorkNs = 200'000;  // a layer's work on each rank
 const Shape kState{1, 4, 256, 512};   // 2 MiB: a layer of GLA-1.3B, one sequence
-
-/// What f puts on the stream, as one graph.
-class Graph {
- public:
-  template <class F>
-  Graph(const Stream& stream, F&& f) {
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamBeginCapture(handle_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    f();
-    check_cuda(cudaStreamEndCapture(handle_of(stream), &graph), "cudaStreamEndCapture");
-    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  ~Graph() { cudaGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(const Stream& stream) { check_cuda(cudaGraphLaunch(executable_, handle_of(stream)), "cudaGraphLaunch"); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
 
 void ping_pong(Group& group, const Tensor& x, const Stream& stream) {
   if (group.rank() > 1) return;
@@ -95,7 +73,7 @@ void measure(World& world, Device device, int max_ctas) {
   Timer timer;
   const auto hops = [&](double us) { return us / (2 * kRounds); };
   const double eager = hops(timer.median_us(*group, stream, kRepeats, [&] { ping_pong(*group, x, stream); }));
-  Graph ping(stream, [&] {
+  const cuda::Graph ping(stream, [&] {
     // A rank without messages must still capture something.
     cuda::set_zero(x.tensor.data, 4, stream);
     ping_pong(*group, x, stream);
@@ -107,8 +85,8 @@ void measure(World& world, Device device, int max_ctas) {
   chain.run(*group, &scan, stream);  // neighbours compare shapes
   const double alone = timer.median_us(*group, stream, kRepeats, [&] { chain.run(*group, nullptr, stream); });
   const double handed = timer.median_us(*group, stream, kRepeats, [&] { chain.run(*group, &scan, stream); });
-  Graph chain_graph(stream, [&] { chain.run(*group, &scan, stream); });
-  Graph alone_graph(stream, [&] { chain.run(*group, nullptr, stream); });
+  const cuda::Graph chain_graph(stream, [&] { chain.run(*group, &scan, stream); });
+  const cuda::Graph alone_graph(stream, [&] { chain.run(*group, nullptr, stream); });
   const double alone_replayed = timer.median_us(*group, stream, kRepeats, [&] { alone_graph.launch(stream); });
   const double handed_replayed = timer.median_us(*group, stream, kRepeats, [&] { chain_graph.launch(stream); });
   const double bytes = static_cast<double>(x.tensor.bytes());

@@ -39,8 +39,7 @@ if(BATON_HAS_CUDA)
   # Not tests: what a hand-over between GPUs costs, see their heads.
   baton_dist_test(comm_gpu_bench LIBRARIES baton_comm)
   target_sources(comm_gpu_bench PRIVATE dist/device_carry.cu)
-  target_link_libraries(comm_gpu_bench PRIVATE CUDA::cudart_static)
-  baton_dist_test(attention_gpu_bench LIBRARIES baton_model CUDA::cudart_static)
+  baton_dist_test(attention_gpu_bench LIBRARIES baton_model)
 endif()
 
 # Whole programs under mpirun, most of them baton on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
