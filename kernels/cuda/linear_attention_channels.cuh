@@ -161,6 +161,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       if constexpr (kDx) climb.dx[t] *= decay.through[t];
       if constexpr (kDy) climb.dy[t] *= decay.after[t];
     }
+    if constexpr (kGates) __syncthreads();  // grown_y is read no more
   }
   static __device__ __forceinline__ float2 rounded(float2 x) { return unpack(pack(x.x, x.y)); }
 

@@ -124,8 +124,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
         multiply_parts(out, n, left, right);
       }
     }
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) write_out(at, half, part, out[part]);
+    write_out(at, half, out);
   }
   static __device__ __forceinline__ void multiply_parts(Accumulator (&out)[kParts], int n,
                                                         const uint32_t (&left)[kParts][4], const uint32_t (&right)[4]) {
@@ -149,16 +148,22 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       }
     }
   }
-  __device__ __forceinline__ void write_out(const Stretch& at, int half, int part, Accumulator& out) const {
-    Bf16* to = static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + own0 + own_col(part) + lane % 4 * 2;
+  /// Of every four blocks of 8 own channels, for 8 tokens, a lane collects the 16 bytes of one token in one block.
+  __device__ __forceinline__ void write_out(const Stretch& at, int half, Accumulator (&out)[kParts]) const {
+    constexpr int kAtOnce = 2 / kParts;  // blocks of 8 tokens
+    const int block = lane % 4, channel = own0 + own_col(0) + block % (2 * kParts) * 8;
+    Bf16* to = static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + channel;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int token = half * 32 + n * 8 + lane / 4;
-      const uint32_t low = transpose(pack(out[n][0], out[n][1])), high = transpose(pack(out[n][2], out[n][3]));
-      if (token < at.n) {
-        *reinterpret_cast<uint32_t*>(to + token * a.H * w.own_dim) = low;
-        *reinterpret_cast<uint32_t*>(to + token * a.H * w.own_dim + 8) = high;
+    for (int n = 0; n < 4; n += kAtOnce) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const auto& y = kParts == 2 ? out[i % kParts][n] : out[0][n + i];
+        x[2 * i] = transpose(pack(y[0], y[1])), x[2 * i + 1] = transpose(pack(y[2], y[3]));
       }
+      transpose_quad(lane, x);
+      const int token = half * 32 + (n + block / (2 * kParts)) * 8 + lane / 4;
+      if (token < at.n) *reinterpret_cast<uint4*>(to + token * a.H * w.own_dim) = make_uint4(x[0], x[1], x[2], x[3]);
     }
   }
 };
