@@ -63,7 +63,7 @@ void gemm(int64_t m, int64_t n, int64_t depth, Strided<Real> a, const Real* b, i
     c += rows * ldc;
     m -= rows;
   };
-  while (m >= 8) step(std::integral_constant<int, 8>{});
+  while (m >= kRegisterRows) step(std::integral_constant<int, kRegisterRows>{});
   if (m >= 4) step(std::integral_constant<int, 4>{});
   if (m >= 2) step(std::integral_constant<int, 2>{});
   if (m >= 1) step(std::integral_constant<int, 1>{});
