@@ -1,5 +1,6 @@
 // In-process ranks: threads that copy messages through mailboxes. The transport of tests/sim.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -17,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Collectives have mailboxes of their own, so that they never take a message sent point to point.
-enum Channel { kDirect, kCollective, kNumChannels };
+enum Channel { kDirect, kCollective };
 
 struct Message {
   std::vector<char> bytes;
@@ -27,75 +28,107 @@ struct Message {
 /// The messages from one rank to another on one channel, by number, in the order they were sent.
 struct Lane {
   std::map<int64_t, Message> messages;
-  int64_t num_posted = 0;
-  bool closed = false;  // the sender has left
+  int64_t num_posted = 0, num_expected = 0;  // sends and receives so far
+  std::condition_variable changed;
 };
 
 struct Inbox {
   std::mutex mutex;
-  std::condition_variable arrived;
-  std::vector<Lane> lanes;
+  std::map<int, Lane> lanes;  // by channel and sender
 };
 
 /// What the ranks of one group share.
 class Exchange {
  public:
-  Exchange(int num_ranks, uint64_t delay_seed) : num_ranks_(num_ranks), delay_seed_(delay_seed), inboxes_(num_ranks) {
-    for (Inbox& inbox : inboxes_) inbox.lanes.resize(static_cast<size_t>(kNumChannels) * num_ranks);
-  }
+  Exchange(int num_ranks, uint64_t delay_seed)
+      : num_ranks_(num_ranks), delay_seed_(delay_seed), inboxes_(num_ranks), has_left_(num_ranks) {}
 
   int num_ranks() const { return num_ranks_; }
+  /// Whether a send is done only when its receive has been posted, as transports do with long messages.
+  bool sends_wait() const { return delay_seed_ != 0; }
 
-  void post(Channel channel, int from, int to, const Tensor& x) {
+  /// Returns the message's number.
+  int64_t post(Channel channel, int from, int to, const Tensor& x) {
     const auto* data = static_cast<const char*>(x.data);
     Message message{{data, data + x.bytes()}, Clock::now()};
-    Inbox& inbox = inboxes_[to];
-    const int lane_idx = channel * num_ranks_ + from;
-    {
-      const std::lock_guard lock(inbox.mutex);
-      Lane& lane = inbox.lanes[lane_idx];
-      message.ready += delay(lane_idx * num_ranks_ + to, lane.num_posted);
-      lane.messages[lane.num_posted++] = std::move(message);
-    }
-    inbox.arrived.notify_all();
+    const std::lock_guard lock(inboxes_[to].mutex);
+    Lane& lane = lane_of(channel, from, to);
+    message.ready += delay((channel * num_ranks_ + from) * num_ranks_ + to, lane.num_posted);
+    lane.messages[lane.num_posted] = std::move(message);
+    lane.changed.notify_all();
+    return lane.num_posted++;
+  }
+
+  /// Returns the number of the message that this receive will take.
+  int64_t expect(Channel channel, int from, int to) {
+    const std::lock_guard lock(inboxes_[to].mutex);
+    Lane& lane = lane_of(channel, from, to);
+    lane.changed.notify_all();
+    return lane.num_expected++;
   }
 
   bool is_ready(Channel channel, int from, int to, int64_t number) {
-    Inbox& inbox = inboxes_[to];
-    const std::lock_guard lock(inbox.mutex);
-    const auto& messages = inbox.lanes[channel * num_ranks_ + from].messages;
+    const std::lock_guard lock(inboxes_[to].mutex);
+    const auto& messages = lane_of(channel, from, to).messages;
     const auto found = messages.find(number);
     return found != messages.end() && found->second.ready <= Clock::now();
   }
 
+  bool is_expected(Channel channel, int from, int to, int64_t number) {
+    const std::lock_guard lock(inboxes_[to].mutex);
+    return lane_of(channel, from, to).num_expected > number;
+  }
+
   /// Waits for message `number` of this lane and copies it to x.
   void take(Channel channel, int from, int to, int64_t number, const Tensor& x, double deadline_s) {
-    Inbox& inbox = inboxes_[to];
-    std::unique_lock lock(inbox.mutex);
-    Lane& lane = inbox.lanes[channel * num_ranks_ + from];
-    inbox.arrived.wait_for(lock, std::chrono::duration<double>(deadline_s),
-                           [&] { return lane.messages.contains(number) || lane.closed; });
-    CHECK(lane.messages.contains(number), "rank {} receives {} bytes from rank {}: {}", to, x.bytes(), from,
-          lane.closed ? std::string("that rank has left") : fmt::format("nothing within {} s", deadline_s));
+    std::unique_lock lock(inboxes_[to].mutex);
+    Lane& lane = lane_of(channel, from, to);
+    const auto came = [&] { return lane.messages.contains(number); };
+    wait(lock, lane, from, deadline_s, came, [&](const std::string& why) {
+      return fmt::format("rank {} receives {} bytes from rank {}: {}", to, x.bytes(), from, why);
+    });
     const Message message = std::move(lane.messages.extract(number).mapped());
     lock.unlock();
     std::this_thread::sleep_until(message.ready);
-    const auto came = static_cast<int64_t>(message.bytes.size());
-    CHECK(came == x.bytes(), "rank {} receives {} bytes from rank {}: {} bytes came", to, x.bytes(), from, came);
-    if (came > 0) std::memcpy(x.data, message.bytes.data(), message.bytes.size());
+    const auto bytes = static_cast<int64_t>(message.bytes.size());
+    CHECK(bytes == x.bytes(), "rank {} receives {} bytes from rank {}: {} bytes came", to, x.bytes(), from, bytes);
+    if (bytes > 0) std::memcpy(x.data, message.bytes.data(), message.bytes.size());
+  }
+
+  void wait_until_expected(Channel channel, int from, int to, int64_t number, double deadline_s) {
+    std::unique_lock lock(inboxes_[to].mutex);
+    Lane& lane = lane_of(channel, from, to);
+    wait(
+        lock, lane, to, deadline_s, [&] { return lane.num_expected > number; },
+        [&](const std::string& why) { return fmt::format("rank {} sends to rank {}: {}", from, to, why); });
   }
 
   void leave(int rank) {
-    for (Inbox& inbox : inboxes_) {
-      {
-        const std::lock_guard lock(inbox.mutex);
-        for (int channel = 0; channel < kNumChannels; ++channel) inbox.lanes[channel * num_ranks_ + rank].closed = true;
+    has_left_[rank] = true;
+    for (int other = 0; other < num_ranks_; ++other)
+      for (const Channel channel : {kDirect, kCollective}) {
+        wake(channel, rank, other);
+        wake(channel, other, rank);
       }
-      inbox.arrived.notify_all();
-    }
   }
 
  private:
+  Lane& lane_of(Channel channel, int from, int to) { return inboxes_[to].lanes[channel * num_ranks_ + from]; }
+
+  void wake(Channel channel, int from, int to) {
+    const std::lock_guard lock(inboxes_[to].mutex);
+    const auto found = inboxes_[to].lanes.find(channel * num_ranks_ + from);
+    if (found != inboxes_[to].lanes.end()) found->second.changed.notify_all();
+  }
+
+  /// Until `holds`, or throws what `text` makes of the reason: `other` has left or the deadline has passed.
+  template <class Holds, class Text>
+  void wait(std::unique_lock<std::mutex>& lock, Lane& lane, int other, double deadline_s, Holds holds, Text text) {
+    lane.changed.wait_for(lock, std::chrono::duration<double>(deadline_s), [&] { return holds() || has_left_[other]; });
+    CHECK(holds(), "{}",
+          text(has_left_[other] ? std::string("that rank has left") : fmt::format("nothing within {} s", deadline_s)));
+  }
+
   /// Mostly under 0.2 ms, one in sixteen 2 ms, so that later messages overtake earlier ones.
   Clock::duration delay(int lane, int64_t number) const {
     if (delay_seed_ == 0) return {};
@@ -106,11 +139,28 @@ class Exchange {
   int num_ranks_;
   uint64_t delay_seed_;
   std::vector<Inbox> inboxes_;
+  std::vector<std::atomic<bool>> has_left_;
 };
 
 struct Sent : Pending {
   bool done() override { return true; }
   void wait() override {}
+};
+
+/// A send that is done when its receive has been posted.
+class Sending : public Pending {
+ public:
+  Sending(Exchange& exchange, int from, int to, int64_t number, double deadline_s)
+      : exchange_(exchange), from_(from), to_(to), number_(number), deadline_s_(deadline_s) {}
+
+  bool done() override { return exchange_.is_expected(kDirect, from_, to_, number_); }
+  void wait() override { exchange_.wait_until_expected(kDirect, from_, to_, number_, deadline_s_); }
+
+ private:
+  Exchange& exchange_;
+  int from_, to_;
+  int64_t number_;
+  double deadline_s_;
 };
 
 class Receiving : public Pending {
@@ -150,8 +200,7 @@ void combine(const Tensor& into, const Tensor& other, ReduceOp op) {
 
 class LocalGroup final : public Group {
  public:
-  LocalGroup(std::shared_ptr<Exchange> exchange, int rank)
-      : exchange_(std::move(exchange)), rank_(rank), num_taken_(size_t{kNumChannels} * size(), 0) {}
+  LocalGroup(std::shared_ptr<Exchange> exchange, int rank) : exchange_(std::move(exchange)), rank_(rank) {}
   ~LocalGroup() override { exchange_->leave(rank_); }
   LocalGroup(const LocalGroup&) = delete;
   LocalGroup& operator=(const LocalGroup&) = delete;
@@ -162,15 +211,18 @@ class LocalGroup final : public Group {
   PendingPtr send(const Tensor& x, int to, const Stream&) override {
     check(x, to);
     traffic_.sent_bytes += x.bytes();
-    if (x.bytes() > 0) exchange_->post(kDirect, rank_, to, x);
-    return std::make_unique<Sent>();
+    if (x.bytes() == 0) return std::make_unique<Sent>();
+    const int64_t number = exchange_->post(kDirect, rank_, to, x);
+    if (!exchange_->sends_wait()) return std::make_unique<Sent>();
+    return std::make_unique<Sending>(*exchange_, rank_, to, number, deadline_s_);
   }
 
   PendingPtr recv(const Tensor& x, int from, const Stream&) override {
     check(x, from);
     traffic_.received_bytes += x.bytes();
     if (x.bytes() == 0) return std::make_unique<Sent>();
-    return std::make_unique<Receiving>(*exchange_, from, rank_, next_number(kDirect, from), x, deadline_s_);
+    const int64_t number = exchange_->expect(kDirect, from, rank_);
+    return std::make_unique<Receiving>(*exchange_, from, rank_, number, x, deadline_s_);
   }
 
   /// Rank 0 adds in rank order and hands the result back.
@@ -212,14 +264,15 @@ class LocalGroup final : public Group {
     CHECK(peer >= 0 && peer < size() && peer != rank_, "rank {} of {} has no other rank {}", rank_, size(), peer);
   }
 
-  int64_t next_number(Channel channel, int from) { return num_taken_[channel * size() + from]++; }
-
   void take(const Tensor& x, int from) {
-    exchange_->take(kCollective, from, rank_, next_number(kCollective, from), x, deadline_s_);
+    exchange_->take(kCollective, from, rank_, exchange_->expect(kCollective, from, rank_), x, deadline_s_);
   }
 
   void reduce(const Tensor& x, ReduceOp op) {
-    if (rank_ != 0) return exchange_->post(kCollective, rank_, 0, x);
+    if (rank_ != 0) {
+      exchange_->post(kCollective, rank_, 0, x);
+      return;
+    }
     std::vector<double> scratch(static_cast<size_t>((x.bytes() + 7) / 8));
     const Tensor other{scratch.data(), x.shape, x.dtype, {}};
     for (int r = 1; r < size(); ++r) {
@@ -238,7 +291,6 @@ class LocalGroup final : public Group {
 
   std::shared_ptr<Exchange> exchange_;
   int rank_;
-  std::vector<int64_t> num_taken_;
 };
 
 }  // namespace

@@ -24,6 +24,9 @@ void large_messages(Group& group, int64_t bytes);
 void scan_is_serial_composition(Group& group);
 /// doubling and all_gather against the serial composition, whether decays are sent or known; and the bytes they send.
 void strategies_are_serial_composition(Group& group);
+/// num_scans scans by each strategy, in each of which every rank is late by up to max_delay_s: the bits of scans in
+/// which none is.
+void delays_change_no_bit(Group& group, int num_scans, double max_delay_s);
 void wrap_moves_the_last_to_the_first(Group& group);
 void together_agrees(Group& group);
 

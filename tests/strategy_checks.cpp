@@ -1,6 +1,8 @@
 // The checks of StateScan's strategies other than chain.
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "comm/state_scan.h"
 #include "tests/check_tools.h"
@@ -115,6 +117,20 @@ void run_trial(Group& group, StateScan& scan, const Trial& trial) {
   EXPECT(scan.sent_bytes() - before == formula, "{} sent {} bytes, not {}", who, scan.sent_bytes() - before, formula);
 }
 
+/// Entering and leaving state of one scan, [2, ...]. pause runs before the scan and under it.
+OwnedTensor run_paused(Group& group, StateScan& scan, const Trial& trial, const std::function<void()>& pause) {
+  const int first = trial.direction == Direction::kForward ? 0 : group.size() - 1;
+  OwnedTensor both({2, kState.numel()}, DType::kFloat32);
+  const Tensor entering = both.tensor.rows(0, 1).view(kState), leaving = both.tensor.rows(1, 1).view(kState);
+  fill_nan(both);
+  if (group.rank() == first) fill_normal<float>(entering, 4, static_cast<uint64_t>(trial.layer));
+  pause();
+  scan.begin(trial.direction, entering, leaving, made_up_carry<float>(trial, group.rank()), kHost);
+  pause();
+  scan.finish(kHost);
+  return both;
+}
+
 template <class T>
 void run_trials(Group& group, ScanStrategy strategy) {
   const int64_t largest = 2 * kState.numel();
@@ -145,6 +161,29 @@ void strategies_are_serial_composition(Group& group) {
   for (const ScanStrategy strategy : {ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
     run_trials<float>(group, strategy);
     run_trials<double>(group, strategy);
+  }
+}
+
+void delays_change_no_bit(Group& group, int num_scans, double max_delay_s) {
+  for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
+    const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), 2 * kState.numel())}, DType::kFloat32);
+    StateScan scan(group, strategy, scratch);
+    std::vector<Trial> trials;
+    std::vector<OwnedTensor> undelayed;
+    for (const Direction direction : {Direction::kForward, Direction::kReversed})
+      for (int layer = 0; layer < 4; ++layer) trials.push_back({strategy, direction, layer, layer % 2 == 0});
+    for (const Trial& trial : trials) undelayed.push_back(run_paused(group, scan, trial, [] {}));
+    uint64_t num_pauses = 0;
+    const auto pause = [&] {  // two a scan, together at most max_delay_s
+      const double part = random_uniform(10, static_cast<uint64_t>(group.rank()), num_pauses++) / 2;
+      std::this_thread::sleep_for(std::chrono::duration<double>(part * max_delay_s));
+    };
+    for (int i = 0; i < num_scans; ++i) {
+      const size_t which = random_bits(11, 0, static_cast<uint64_t>(i)) % trials.size();
+      EXPECT(same_bits(run_paused(group, scan, trials[which], pause), undelayed[which]),
+             "rank {} of {} by {}: scan {} under delays gave other bits", group.rank(), group.size(),
+             to_string(strategy), i);
+    }
   }
 }
 

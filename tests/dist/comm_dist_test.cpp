@@ -1,7 +1,10 @@
-// Every check of tests/comm_checks.h over MPI: mpirun -np 4 build/tests/comm_dist_test. Returns 0 on every rank or 1 on
-// every rank.
+// Every check of tests/comm_checks.h over MPI; returns 0 on every rank or 1 on every rank. With arguments only that of
+// delays_change_no_bit, of so many scans and delays of up to so many ms:
+//   mpirun -np 4 build/tests/comm_dist_test
+//   mpirun -np 8 build/tests/comm_dist_test 2000 50
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <thread>
 #include <utility>
@@ -16,6 +19,8 @@ namespace {
 
 /// Two pieces of the transport and a little.
 constexpr int64_t kLargeBytes = (int64_t{128} << 20) + 12;
+constexpr int kDelayedScans = 100;
+constexpr double kMaxDelaySeconds = 5e-3;
 
 double cpu_seconds() {
   timespec time{};
@@ -52,6 +57,7 @@ void run_checks(World& world, Group& group) {
   checks::zero_bytes_send_nothing(group);
   checks::scan_is_serial_composition(group);
   checks::strategies_are_serial_composition(group);
+  checks::delays_change_no_bit(group, kDelayedScans, kMaxDelaySeconds);
   checks::wrap_moves_the_last_to_the_first(group);
   checks::together_agrees(group);
   if (group.size() == 2) checks::large_messages(group, kLargeBytes);
@@ -81,7 +87,10 @@ int main(int argc, char** argv) {
   const auto group = world.group();
   group->set_deadline(60);
   try {
-    baton::run_checks(world, *group);
+    if (argc == 3)
+      baton::checks::delays_change_no_bit(*group, std::atoi(argv[1]), 1e-3 * std::atof(argv[2]));
+    else
+      baton::run_checks(world, *group);
   } catch (const baton::Error& e) {
     // Checks are collective: a rank that fails one leaves the others waiting, so the job ends here.
     std::fprintf(stderr, "rank %d of %d: %s\n", world.rank(), world.size(), e.describe().c_str());
