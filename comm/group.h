@@ -81,8 +81,8 @@ class Group {
 };
 
 /// P in-process ranks, one object a thread; each must be used from its own thread. A rank whose object is destroyed has
-/// left: who waits for it throws. delay_seed: other than 0, every message arrives after a random time drawn from it, and
-/// a send is done only when its receive has been posted, as other transports do with long messages.
+/// left: who waits for it throws. delay_seed: other than 0, every message arrives after a random time drawn from it,
+/// and a send is done only when its receive has been posted, as other transports do with long messages.
 std::vector<std::unique_ptr<Group>> make_local_groups(int num_ranks, uint64_t delay_seed = 0);
 
 /// Small host values across a group, for configuration and agreement.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -47,7 +48,6 @@ class Exchange {
   /// Whether a send is done only when its receive has been posted, as transports do with long messages.
   bool sends_wait() const { return delay_seed_ != 0; }
 
-  /// Returns the message's number.
   int64_t post(Channel channel, int from, int to, const Tensor& x) {
     const auto* data = static_cast<const char*>(x.data);
     Message message{{data, data + x.bytes()}, Clock::now()};
@@ -83,24 +83,21 @@ class Exchange {
   void take(Channel channel, int from, int to, int64_t number, const Tensor& x, double deadline_s) {
     std::unique_lock lock(inboxes_[to].mutex);
     Lane& lane = lane_of(channel, from, to);
-    const auto came = [&] { return lane.messages.contains(number); };
-    wait(lock, lane, from, deadline_s, came, [&](const std::string& why) {
-      return fmt::format("rank {} receives {} bytes from rank {}: {}", to, x.bytes(), from, why);
-    });
+    const std::string phrase = fmt::format("rank {} receives {} bytes from rank {}", to, x.bytes(), from);
+    wait(lock, lane, from, deadline_s, phrase, [&] { return lane.messages.contains(number); });
     const Message message = std::move(lane.messages.extract(number).mapped());
     lock.unlock();
     std::this_thread::sleep_until(message.ready);
     const auto bytes = static_cast<int64_t>(message.bytes.size());
-    CHECK(bytes == x.bytes(), "rank {} receives {} bytes from rank {}: {} bytes came", to, x.bytes(), from, bytes);
+    CHECK(bytes == x.bytes(), "{}: {} bytes came", phrase, bytes);
     if (bytes > 0) std::memcpy(x.data, message.bytes.data(), message.bytes.size());
   }
 
   void wait_until_expected(Channel channel, int from, int to, int64_t number, double deadline_s) {
     std::unique_lock lock(inboxes_[to].mutex);
     Lane& lane = lane_of(channel, from, to);
-    wait(
-        lock, lane, to, deadline_s, [&] { return lane.num_expected > number; },
-        [&](const std::string& why) { return fmt::format("rank {} sends to rank {}: {}", from, to, why); });
+    const std::string phrase = fmt::format("rank {} sends to rank {}", from, to);
+    wait(lock, lane, to, deadline_s, phrase, [&] { return lane.num_expected > number; });
   }
 
   void leave(int rank) {
@@ -121,12 +118,12 @@ class Exchange {
     if (found != inboxes_[to].lanes.end()) found->second.changed.notify_all();
   }
 
-  /// Until `holds`, or throws what `text` makes of the reason: `other` has left or the deadline has passed.
-  template <class Holds, class Text>
-  void wait(std::unique_lock<std::mutex>& lock, Lane& lane, int other, double deadline_s, Holds holds, Text text) {
+  /// Until `holds`; throws where `other` has left or the deadline has passed before.
+  void wait(std::unique_lock<std::mutex>& lock, Lane& lane, int other, double deadline_s, const std::string& phrase,
+            const std::function<bool()>& holds) {
     lane.changed.wait_for(lock, std::chrono::duration<double>(deadline_s), [&] { return holds() || has_left_[other]; });
-    CHECK(holds(), "{}",
-          text(has_left_[other] ? std::string("that rank has left") : fmt::format("nothing within {} s", deadline_s)));
+    CHECK(holds(), "{}: {}", phrase,
+          has_left_[other] ? std::string("that rank has left") : fmt::format("nothing within {} s", deadline_s));
   }
 
   /// Mostly under 0.2 ms, one in sixteen 2 ms, so that later messages overtake earlier ones.
@@ -269,10 +266,7 @@ class LocalGroup final : public Group {
   }
 
   void reduce(const Tensor& x, ReduceOp op) {
-    if (rank_ != 0) {
-      exchange_->post(kCollective, rank_, 0, x);
-      return;
-    }
+    if (rank_ != 0) return static_cast<void>(exchange_->post(kCollective, rank_, 0, x));
     std::vector<double> scratch(static_cast<size_t>((x.bytes() + 7) / 8));
     const Tensor other{scratch.data(), x.shape, x.dtype, {}};
     for (int r = 1; r < size(); ++r) {

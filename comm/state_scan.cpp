@@ -54,7 +54,8 @@ int StateScan::max_messages(ScanStrategy strategy, int num_ranks) {
 }
 
 int64_t StateScan::scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel) {
-  if (strategy == ScanStrategy::kChain || num_ranks == 1) return 0;
+  if (num_ranks == 1) return 0;
+  if (strategy == ScanStrategy::kChain) return num_ranks > 2 ? carry_numel : 0;  // no rank between first and last
   return carry_numel * (strategy == ScanStrategy::kDoubling ? kNumPlaces : num_ranks);
 }
 
@@ -77,14 +78,19 @@ void StateScan::begin(Direction direction, const Tensor& entering, const Tensor&
   const bool is_first = !has(behind(1));
   if (is_first) shard_.advance(entering_, leaving_);
   if (group_.size() == 1) return;
-  if (strategy_ != ScanStrategy::kChain) {
+  const bool sends_early = !is_first && has(ahead(1)) && shard_.forgets;
+  if (strategy_ != ScanStrategy::kChain || sends_early) {
     const int64_t needed = scratch_numel(strategy_, group_.size(), shard_.numel);
     CHECK(scratch_.defined() && scratch_.numel() >= needed,
           "a scan by {} of carries of {} numbers needs scratch for {}", to_string(strategy_), shard_.numel, needed);
   }
   switch (strategy_) {
     case ScanStrategy::kChain:
-      if (is_first) return send_on(stream);
+      if (is_first) return send_on(leaving_, stream);
+      if (sends_early) {
+        shard_.own(carry_at(kOwn));
+        send_on(state_of(carry_at(kOwn)), stream);
+      }
       receiving_ = group_.recv(entering_, behind(1), stream);
       return;
     case ScanStrategy::kDoubling:
@@ -106,7 +112,7 @@ void StateScan::finish(const Stream& stream) {
   if (has(behind(1))) {
     if (arrived.defined()) copy(state_of(arrived), entering_, stream);
     shard_.advance(entering_, leaving_);
-    if (strategy_ == ScanStrategy::kChain) send_on(stream);
+    if (strategy_ == ScanStrategy::kChain && !shard_.forgets) send_on(leaving_, stream);
   }
   if (stream.device.type == DeviceType::kCpu) settle();
   shard_ = {};
@@ -116,8 +122,8 @@ void StateScan::settle() {
   for (const PendingPtr& pending : std::exchange(sending_, {})) pending->wait();
 }
 
-void StateScan::send_on(const Stream& stream) {
-  if (has(ahead(1))) sending_.push_back(exchange({{Transfer::Kind::kSend, leaving_, ahead(1)}}, sent_bytes_, stream));
+void StateScan::send_on(const Tensor& state, const Stream& stream) {
+  if (has(ahead(1))) sending_.push_back(exchange({{Transfer::Kind::kSend, state, ahead(1)}}, sent_bytes_, stream));
 }
 
 Range StateScan::ranks_behind(int nearest, int farthest) const {

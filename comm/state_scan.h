@@ -28,7 +28,8 @@ struct Stretch {
   Range ranks;
 };
 
-/// What one rank's shard does to the state. Passed in, since comm knows no attention. Of a chain `advance` alone.
+/// What one rank's shard does to the state. Passed in, since comm knows no attention. Of a chain `advance` alone,
+/// unless the shard forgets.
 struct ShardCarry {
   /// Reads `entering`, fills `leaving`.
   std::function<void(const Tensor& entering, const Tensor& leaving)> advance = {};
@@ -37,12 +38,16 @@ struct ShardCarry {
   std::function<void(const Tensor& carry)> own = {};
   /// Writes the carry of two neighbouring stretches, of which the state crosses `first` first. out may be either's.
   std::function<void(const Stretch& first, const Stretch& second, const Tensor& out)> compose = {};
+  /// The host knows that nothing which enters reaches what leaves: the state of `own` has the bits that advance would
+  /// give, and a chain sends it before it receives. Not to be set under a graph capture, which would keep it.
+  bool forgets = false;
 };
 
 /// One scan at a time, reused for all layers. begin and finish are apart so that independent work can run between.
 class StateScan {
  public:
-  /// scratch: [scratch_numel] for the largest carry, on the states' device and of their dtype; of a chain none.
+  /// scratch: [scratch_numel] for the largest carry, on the states' device and of their dtype; a chain needs it only
+  /// where shards forget.
   StateScan(Group& group, ScanStrategy strategy, const Tensor& scratch = {})
       : group_(group), strategy_(strategy), scratch_(scratch) {}
   static int64_t scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel);
@@ -85,7 +90,7 @@ class StateScan {
   Range ranks_behind(int nearest, int farthest) const;
   Tensor carry_at(int place) const { return scratch_.rows(place * shard_.numel, shard_.numel); }
   Tensor state_of(const Tensor& carry) const { return carry.rows(0, entering_.numel()).view(entering_.shape); }
-  void send_on(const Stream& stream);
+  void send_on(const Tensor& state, const Stream& stream);
   void write_own(const Tensor& carry, const Stream& stream);
   void start_round(const Stream& stream);
   Tensor finish_rounds(const Stream& stream);

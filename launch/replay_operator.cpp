@@ -89,7 +89,7 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   const OwnedTensor shard_tokens({group.size(), s.B}, DType::kInt64);
   gather_tokens_of_shards(c->starts, group, shard_tokens);
   const OwnedTensor its_copy = to_device(shard_tokens, stream);
-  const FixedDecays fixed{its_copy, make({s.B, s.H, s.K})};
+  const FixedDecays fixed{its_copy, make({s.B, s.H, s.K}), starts_in_every_row(c->starts)};
   StateScan scan(group, report.scan(), make({StateScan::scratch_numel(report.scan(), group.size(), carry_numel(s))}));
   carry_forward(in, chunks, stream);
   scan.begin(Direction::kForward, c->h0, ht, forward_carry(in, chunks, fixed, stream), stream);

@@ -21,10 +21,17 @@ Carry parts(const AttentionShape& s, const Tensor& message) {
   return c;
 }
 
+/// starts: uint8 [B, T], on the host.
+bool starts_in_row(const Tensor& starts, int64_t b) {
+  const uint8_t* row = starts.as<uint8_t>() + b * starts.dim(1);
+  return std::any_of(row, row + starts.dim(1), [](uint8_t x) { return x != 0; });
+}
+
 /// What is the same in both directions.
 ShardCarry composing(const AttentionInputs& in, const FixedDecays& fixed, const Stream& stream) {
   ShardCarry shard;
   shard.numel = carry_numel(in.shape);
+  shard.forgets = fixed.forgets;
   shard.compose = [&](const Stretch& first, const Stretch& second, const Tensor& out) {
     Carry later = parts(in.shape, second.carry);
     if (!later.decay_k.defined()) {
@@ -67,13 +74,15 @@ ShardCarry backward_carry(const AttentionInputs& in, const AttentionChunks& chun
   return shard;
 }
 
+bool starts_in_every_row(const Tensor& starts) {
+  for (int64_t b = 0; b < starts.dim(0); ++b)
+    if (!starts_in_row(starts, b)) return false;
+  return true;
+}
+
 void gather_tokens_of_shards(const Tensor& starts, Group& group, const Tensor& all) {
-  const int64_t B = starts.dim(0), T = starts.dim(1);
   const Tensor mine = all.rows(group.rank(), 1);
-  for (int64_t b = 0; b < B; ++b) {
-    const uint8_t* row = starts.as<uint8_t>() + b * T;
-    mine.as<int64_t>()[b] = std::any_of(row, row + T, [](uint8_t x) { return x != 0; }) ? -1 : T;
-  }
+  for (int64_t b = 0; b < starts.dim(0); ++b) mine.as<int64_t>()[b] = starts_in_row(starts, b) ? -1 : starts.dim(1);
   group.all_gather(mine, all, Stream{});
 }
 

@@ -14,10 +14,11 @@ bool has_learned_decay(GateKind gate);
 /// Numbers of a layer's message.
 int64_t carry_numel(const AttentionShape& shape);
 
-/// What stands in for decays in messages that have none.
+/// What is known of decays without a message; tokens and scratch where messages hold none.
 struct FixedDecays {
-  Tensor tokens;   // int64 [P, B] of the window, see gather_tokens_of_shards
-  Tensor scratch;  // [B, H, K]
+  Tensor tokens;         // int64 [P, B] of the window, see gather_tokens_of_shards
+  Tensor scratch;        // [B, H, K]
+  bool forgets = false;  // starts_in_every_row of this shard
 };
 
 /// What the shard does to the state, and to its gradient. All arguments must live until the scan is finished.
@@ -25,6 +26,9 @@ ShardCarry forward_carry(const AttentionInputs& in, const AttentionChunks& chunk
                          const Stream& stream);
 ShardCarry backward_carry(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                           const FixedDecays& fixed, const Stream& stream);
+
+/// Whether a document starts in every row of a shard, so that no state passes it. starts: uint8 [B, T], on the host.
+bool starts_in_every_row(const Tensor& starts);
 
 /// Collective, on the host: `all`, int64 [P, B], becomes the tokens of each rank's shard of this window by row, or -1
 /// where a document starts in it. starts: this shard's, uint8 [B, T].

@@ -40,7 +40,7 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
     phase.next("carry");
     carry_forward(in, s.chunks, stream);
     phase.next("hand-over");
-    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
+    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay, batch.forgets};
     pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, forward_carry(in, s.chunks, fixed, stream),
                      stream);
     gate_forward(a, stream);  // independent of the state: runs while it travels
@@ -75,7 +75,7 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   } else {
     carry_backward(in, s.chunks, dout, s.dchunks, stream);
     phase.next("hand-over");
-    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay};
+    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay, batch.forgets};
     dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving,
                       backward_carry(in, s.chunks, s.dchunks, fixed, stream), stream);
     gate_backward(a, s, stream);  // independent of the state's gradient: runs while it travels

@@ -17,6 +17,7 @@ struct Batch {
   Tensor starts;           // uint8 [B, T]
   Tensor positions;        // int64 [B, T], in the document
   Tensor shard_tokens;     // int64 [P, B], FixedDecays::tokens; only where the scan's messages hold no decays
+  bool forgets = false;    // a document starts in every row
   Range range;             // of the shard in its sequence; for probes alone
 };
 

@@ -71,6 +71,7 @@ void SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadToke
   }
   device_batch_.range = host_batch_.range = range;
   load(range, host_batch_);
+  device_batch_.forgets = starts_in_every_row(host_batch_.starts);
   if (device_batch_.shard_tokens.defined()) {
     gather_tokens_of_shards(host_batch_.starts, sp_group_, host_shard_tokens_);
     copy(host_shard_tokens_, device_batch_.shard_tokens, stream);

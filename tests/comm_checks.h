@@ -27,6 +27,8 @@ void strategies_are_serial_composition(Group& group);
 /// num_scans scans by each strategy, in each of which every rank is late by up to max_delay_s: the bits of scans in
 /// which none is.
 void delays_change_no_bit(Group& group, int num_scans, double max_delay_s);
+/// In a chain of shards that forget, the last rank gets its state although the first has not begun.
+void a_shard_that_forgets_sends_first(Group& group);
 void wrap_moves_the_last_to_the_first(Group& group);
 void together_agrees(Group& group);
 

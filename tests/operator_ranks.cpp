@@ -31,11 +31,11 @@ std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtyp
             std::fill_n(x.as<T>(), x.numel(), std::numeric_limits<T>::quiet_NaN());
         });
         StateScan scan(group, strategy, scratch);
-        const FixedDecays fixed{tokens, decay};
         const AttentionProblem shard = take_tokens(problem, cuts[rank], cuts[rank + 1]);
         const OwnedTensor starts({s.B, shard.shape.T}, DType::kUInt8);
         std::copy(shard.starts.begin(), shard.starts.end(), starts.tensor.as<uint8_t>());
         gather_tokens_of_shards(starts, group, tokens);
+        const FixedDecays fixed{tokens, decay, starts_in_every_row(starts)};
         const Cross cross = [&](bool reversed, const Tensor& entering, const Tensor& leaving, const AttentionInputs& in,
                                 const AttentionChunks& chunks, const AttentionChunks& dchunks) {
           const Stream host;

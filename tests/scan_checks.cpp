@@ -80,6 +80,34 @@ void scan_is_serial_composition(Group& group) {
   EXPECT(others == 8 * 56 * num_neighbours, "the comparison of shapes sent {} bytes", others);
 }
 
+void a_shard_that_forgets_sends_first(Group& group) {
+  const Shape shape{1, 2, 3, 4};
+  const int P = group.size(), rank = group.rank();
+  const OwnedTensor scratch({StateScan::scratch_numel(ScanStrategy::kChain, P, shape.numel())}, DType::kFloat32);
+  StateScan scan(group, ScanStrategy::kChain, scratch);
+  for (const Direction direction : {Direction::kForward, Direction::kReversed})
+    for (const bool compared : {false, true}) {  // the first time neighbours compare shapes, and wait for each other
+      const bool first_is_late = compared && P > 2;
+      const int first = direction == Direction::kForward ? 0 : P - 1, last = P - 1 - first;
+      const int before = direction == Direction::kForward ? rank - 1 : rank + 1;
+      const States states(shape, DType::kFloat32), expected(shape, DType::kFloat32);
+      ShardCarry shard;
+      shard.numel = shape.numel();
+      shard.forgets = true;
+      shard.own = [&](const Tensor& carry) { fill_normal<float>(carry, 12, rank); };
+      shard.advance = [&](const Tensor&, const Tensor& leaving) { fill_normal<float>(leaving, 12, rank); };
+      OwnedTensor done({1}, DType::kInt64);
+      if (first_is_late && rank == first) group.recv(done, last, kHost)->wait();
+      scan.begin(direction, states.entering, states.leaving, shard, kHost);
+      scan.finish(kHost);
+      if (first_is_late && rank == last) group.send(done, first, kHost)->wait();
+      fill_normal<float>(expected.entering, 12, before);
+      fill_normal<float>(expected.leaving, 12, rank);
+      EXPECT(rank == first || same_bits(states.entering, expected.entering), "the entering state is wrong");
+      EXPECT(same_bits(states.leaving, expected.leaving), "the leaving state is wrong");
+    }
+}
+
 void wrap_moves_the_last_to_the_first(Group& group) {
   StateScan scan(group, ScanStrategy::kChain);
   const int P = group.size(), rank = group.rank();

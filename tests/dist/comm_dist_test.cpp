@@ -58,6 +58,7 @@ void run_checks(World& world, Group& group) {
   checks::scan_is_serial_composition(group);
   checks::strategies_are_serial_composition(group);
   checks::delays_change_no_bit(group, kDelayedScans, kMaxDelaySeconds);
+  checks::a_shard_that_forgets_sends_first(group);
   checks::wrap_moves_the_last_to_the_first(group);
   checks::together_agrees(group);
   if (group.size() == 2) checks::large_messages(group, kLargeBytes);

@@ -17,6 +17,7 @@ TEST_P(Comm, BroadcastAndGather) { run_ranks(GetParam(), checks::broadcast_and_g
 TEST_P(Comm, ZeroBytesSendNothing) { run_ranks(GetParam(), checks::zero_bytes_send_nothing); }
 TEST_P(Comm, ScanIsSerialComposition) { run_ranks(GetParam(), checks::scan_is_serial_composition); }
 TEST_P(Comm, StrategiesAreSerialComposition) { run_ranks(GetParam(), checks::strategies_are_serial_composition); }
+TEST_P(Comm, AShardThatForgetsSendsFirst) { run_ranks(GetParam(), checks::a_shard_that_forgets_sends_first); }
 TEST_P(Comm, WrapMovesTheLastToTheFirst) { run_ranks(GetParam(), checks::wrap_moves_the_last_to_the_first); }
 TEST_P(Comm, TogetherAgrees) { run_ranks(GetParam(), checks::together_agrees); }
 
@@ -28,6 +29,7 @@ TEST_P(Comm, EverythingUnderRandomDelays) {
           checks::order_is_kept(group, seed);
           checks::scan_is_serial_composition(group);
           checks::strategies_are_serial_composition(group);
+          checks::a_shard_that_forgets_sends_first(group);
           checks::wrap_moves_the_last_to_the_first(group);
           checks::together_agrees(group);
         },

@@ -29,10 +29,12 @@ struct Scan {
 int64_t number(const Scan& scan, int stream, int64_t i) {
   return static_cast<int64_t>(random_bits(scan.seed, static_cast<uint64_t>(stream), static_cast<uint64_t>(i)) % kPrime);
 }
-/// Rank r's shard takes x to factor * x + term. One factor in eight is 0.
+/// One shard in four.
+bool forgets(const Scan& scan, int rank) { return number(scan, rank, 1 << 21) % 4 == 0; }
+/// Rank r's shard takes x to factor * x + term. One factor in eight is 0, all are where it forgets.
 int64_t factor(const Scan& scan, int rank, int64_t i) {
   const int64_t a = number(scan, 2 * rank, i);
-  return a % 8 == 0 ? 0 : a;
+  return a % 8 == 0 || forgets(scan, rank) ? 0 : a;
 }
 int64_t term(const Scan& scan, int rank, int64_t i) { return number(scan, 2 * rank + 1, i); }
 int64_t first_state(const Scan& scan, int64_t i) { return number(scan, 1 << 20, i); }
@@ -42,6 +44,7 @@ ShardCarry affine_carry(const Scan& scan, int rank) {
   ShardCarry shard;
   const int64_t n = scan.numel;
   shard.numel = 2 * n;
+  shard.forgets = forgets(scan, rank);
   shard.advance = [=](const Tensor& entering, const Tensor& leaving) {
     for (int64_t i = 0; i < n; ++i)
       leaving.as<int64_t>()[i] = (factor(scan, rank, i) * entering.as<int64_t>()[i] + term(scan, rank, i)) % kPrime;

@@ -125,6 +125,18 @@ TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
     }
 }
 
+TEST(ScanStrategies, AStartInEveryRowOfAShard) {
+  for (const GateKind gate : kGates)
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+      AttentionProblem p = weak_problem(gate, 700);
+      p.starts.assign(2 * 700, 0);
+      // Shards 1 (at its first and last token), 2 and 4 of 6.
+      for (const int64_t t : {117, 300, 583}) p.starts[static_cast<size_t>(t)] = 1;
+      for (const int64_t t : {232, 240, 470, 560}) p.starts[static_cast<size_t>(700 + t)] = 1;
+      expect_serial(p, dtype, {0, 117, 233, 350, 467, 584, 700});
+    }
+}
+
 TEST(ScanStrategies, AgreeUnderRandomDelays) {
   for (const uint64_t seed : {1, 2, 3})
     for (const GateKind gate : kGates)
