@@ -27,7 +27,7 @@ inline void exp_all(int64_t n, const double* x, double* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = ::exp(x[i]);
 }
 
-/// A register of Real. Longer vectors are taken apart by way of memory, at a twentieth of the speed.
+/// A register of Real. Longer vectors are taken apart by way of memory: AVX2 was 17 times slower with 64 bytes.
 #if defined(__AVX512F__)
 #define BATON_VECTOR_BYTES 64
 #elif defined(__AVX__)
