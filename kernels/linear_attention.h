@@ -132,7 +132,8 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
 void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                        const Tensor& o, const Stream& stream);
 
-/// What attention_backward needs of a forward whose `chunks` have served another call since. ht may be left alone.
+/// What attention_backward needs of a forward whose `chunks` have served another call since; not enough for the stages,
+/// since the carry may be missing. ht may be left alone.
 void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                       const Stream& stream);
 

@@ -67,12 +67,14 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   phase.next("carry");
   const AttentionInputs in = inputs(a, batch);
   const AttentionGradients out{s.dq, s.dk, s.dv, s.dgk, s.dgv};
-  attention_states(in, s.chunks, h0, s.leaving, stream);
   if (dpass.alone()) {
+    attention_states(in, s.chunks, h0, s.leaving, stream);
     phase.next("gradients");
     attention_backward(in, s.chunks, s.dchunks, h0, dout, dpass.entering, dpass.leaving, out, stream);
     gate_backward(a, s, stream);
   } else {
+    carry_forward(in, s.chunks, stream);
+    advance_forward(in, s.chunks, h0, s.leaving, stream);
     carry_backward(in, s.chunks, dout, s.dchunks, stream);
     phase.next("hand-over");
     const FixedDecays fixed{batch.shard_tokens, s.fixed_decay, batch.forgets};
