@@ -2,6 +2,7 @@
 // its own carry, and hands what leaves on to rank r + 1 (forward) or r - 1 (reversed, for the state's gradient).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ enum class Direction { kForward, kReversed };
 /// chain: point to point, the default and the reference. doubling: ceil(log2 P) rounds, in round i carries of 2^i ranks
 /// go 2^i ranks on. all_gather: every rank gets all carries and composes those before it.
 enum class ScanStrategy { kChain, kDoubling, kAllGather };
+inline constexpr std::array kScanStrategies{ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather};
 
 const char* to_string(ScanStrategy strategy);
 /// Throws an input error that names the key on another word.

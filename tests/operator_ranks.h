@@ -6,8 +6,6 @@
 
 namespace baton::test {
 
-inline constexpr ScanStrategy kStrategies[] = {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather};
-
 struct RankResult {
   AttentionResult tensors;
   int64_t sent_bytes[2] = {0, 0};  // of the scan, forward and reversed

@@ -165,7 +165,7 @@ void strategies_are_serial_composition(Group& group) {
 }
 
 void delays_change_no_bit(Group& group, int num_scans, double max_delay_s) {
-  for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
+  for (const ScanStrategy strategy : kScanStrategies) {
     const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), 2 * kState.numel())}, DType::kFloat32);
     StateScan scan(group, strategy, scratch);
     std::vector<Trial> trials;

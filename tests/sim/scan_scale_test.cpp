@@ -17,7 +17,6 @@ namespace {
 
 const Stream kHost{};
 constexpr int64_t kPrime = (int64_t{1} << 31) - 1;
-constexpr ScanStrategy kStrategies[] = {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather};
 constexpr int64_t kMaxNumel = 6;
 
 struct Scan {
@@ -114,7 +113,7 @@ void wrap(Group& group, StateScan& scan, Direction direction) {
 class Scans {
  public:
   explicit Scans(Group& group) {
-    for (const ScanStrategy strategy : kStrategies) {
+    for (const ScanStrategy strategy : kScanStrategies) {
       scratch_.emplace_back(Shape{StateScan::scratch_numel(strategy, group.size(), 2 * kMaxNumel)}, DType::kInt64);
       scans_.push_back(std::make_unique<StateScan>(group, strategy, scratch_.back()));
     }

@@ -38,7 +38,7 @@ AttentionResult joined(const AttentionProblem& p, const std::vector<int64_t>& cu
 
 void expect_serial(const AttentionProblem& p, DType dtype, const std::vector<int64_t>& cuts, uint64_t delay_seed = 0) {
   const AttentionResult serial = run_operator(p, dtype, cuts);
-  for (const ScanStrategy strategy : kStrategies) {
+  for (const ScanStrategy strategy : kScanStrategies) {
     SCOPED_TRACE(fmt::format("{} {} by {} on {} ranks", to_string(p.shape.gate), to_string(dtype), to_string(strategy),
                              cuts.size() - 1));
     const AttentionResult mine = joined(p, cuts, run_on_ranks(p, dtype, cuts, strategy, delay_seed));
@@ -109,7 +109,7 @@ TEST(ScanStrategies, StrongAndInfiniteGates) {
 
 TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : kStrategies) {
+    for (const ScanStrategy strategy : kScanStrategies) {
       AttentionProblem p = weak_problem(gate, 80);
       p.starts.assign(2 * 80, 0);
       const std::vector<int64_t> cuts = even_shards(80, 8);
@@ -145,7 +145,7 @@ TEST(ScanStrategies, AgreeUnderRandomDelays) {
 
 TEST(ScanStrategies, BytesAreTheFormulaAtAnyLength) {
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : kStrategies)
+    for (const ScanStrategy strategy : kScanStrategies)
       for (const int P : {1, 2, 5, 8})
         for (const int64_t T : {64, 256, 1024}) {
           const AttentionProblem p = weak_problem(gate, T);

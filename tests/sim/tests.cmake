@@ -2,6 +2,7 @@
 baton_test(sim comm_test baton_comm)
 target_sources(comm_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp)
 baton_test(sim scan_scale_test baton_comm)
+baton_test(sim scan_cost_test baton_comm)
 baton_test(sim model_test baton_model)
 target_sources(model_test PRIVATE model_runner.cpp)
 baton_test(sim gradient_reduction_test baton_model)

@@ -50,7 +50,7 @@ std::vector<std::pair<GateKind, ScanStrategy>> gates_and_strategies() {
   std::vector<std::pair<GateKind, ScanStrategy>> all;
   for (const GateKind gate :
        {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
-    for (const ScanStrategy strategy : kStrategies) all.emplace_back(gate, strategy);
+    for (const ScanStrategy strategy : kScanStrategies) all.emplace_back(gate, strategy);
   return all;
 }
 
@@ -166,7 +166,7 @@ LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32
 TEST(Travel, ThroughTheWholeModel) {
   constexpr int64_t kTokens = 40;
   for (const ModelConfig& config : models())
-    for (const ScanStrategy strategy : kStrategies) {
+    for (const ScanStrategy strategy : kScanStrategies) {
       SCOPED_TRACE(fmt::format("{} {} by {}", config.family, config.mixer, to_string(strategy)));
       const LastPosition a = run_last_position(config, kTokens, kOnlyFirst, strategy),
                          b = run_last_position(config, kTokens, 2, strategy);

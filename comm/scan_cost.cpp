@@ -1,0 +1,98 @@
+#include "comm/scan_cost.h"
+
+#include <algorithm>
+
+namespace baton {
+namespace {
+
+double times(int64_t count, double seconds) { return static_cast<double>(count) * seconds; }
+
+/// The most messages of doubling that can wait for one another on the way from the first rank to the last, when no
+/// send waits: a layer adds one of each distance at most.
+int64_t longest_path(int64_t num_ranks, int64_t num_layers) {
+  int64_t path = 0, left = num_ranks - 1;
+  for (int64_t distance = 1; left >= distance; distance *= 2) {
+    const int64_t taken = std::min(num_layers, left / distance);
+    path += taken;
+    left -= taken * distance;
+  }
+  return path;
+}
+
+/// Compositions of the rank that does most of them in a scan by doubling: of what comes in with what it knows, but for
+/// the first message; and of that with its own carry, for every message that it sends but the first.
+int64_t most_compositions(int64_t num_ranks) {
+  int64_t most = 0;
+  for (int64_t behind = 0; behind < num_ranks; ++behind) {
+    int64_t count = 0;
+    for (int64_t distance = 2; distance < num_ranks; distance *= 2)
+      count += (distance <= behind) + (distance / 2 <= behind && distance < num_ranks - behind);
+    most = std::max(most, count);
+  }
+  return most;
+}
+
+/// Seconds of one layer's compositions.
+struct Composing {
+  double advance, own, compose;
+  Composing(const ScanLayer& layer, double bandwidth)
+      : advance(static_cast<double>(2 * layer.spans * layer.state_bytes) / bandwidth),
+        own(static_cast<double>(layer.spans * layer.state_bytes) / bandwidth),
+        compose(static_cast<double>(3 * layer.carry_bytes) / bandwidth) {}
+};
+
+}  // namespace
+
+double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,
+                       const ScanMachine& machine) {
+  if (num_ranks == 1) return 0;
+  const int64_t crossings = (num_ranks - 1) / machine.ranks_per_node, hops = num_ranks - 1 - crossings;
+  const int64_t rounds = StateScan::max_messages(ScanStrategy::kDoubling, static_cast<int>(num_ranks));
+  const int64_t compositions = most_compositions(num_ranks);
+  const int64_t waits = std::min<int64_t>(num_ranks - 1, 2);  // between two ranks one waits for both its messages
+  const int64_t path = longest_path(num_ranks, static_cast<int64_t>(layers.size()));
+  double once = 0, every_layer = 0;
+  for (const ScanLayer& layer : layers) {
+    const Composing c(layer, machine.compose_bandwidth);
+    const bool chain = strategy == ScanStrategy::kChain;
+    const double message = machine.slowest(num_ranks).seconds(chain ? layer.state_bytes : layer.carry_bytes);
+    double here = 0;
+    switch (strategy) {
+      case ScanStrategy::kChain:
+        here = times(hops, machine.inside.seconds(layer.state_bytes) + c.advance) +
+               times(crossings, machine.between.seconds(layer.state_bytes) + c.advance);
+        if (machine.sends_wait) every_layer += times(waits, message), here -= times(waits, message);
+        break;
+      case ScanStrategy::kDoubling:
+        every_layer += c.own + times(compositions, c.compose);
+        here = c.advance - c.own;
+        if (machine.sends_wait)
+          every_layer += times(rounds, message);
+        else
+          here += times(path, message);
+        break;
+      case ScanStrategy::kAllGather:
+        every_layer += c.own + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
+        here = c.advance - c.own;
+        break;
+    }
+    once = std::max(once, here);
+  }
+  return once + every_layer;
+}
+
+double exposed_in_step(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,
+                       const ScanMachine& machine, int64_t passes, int64_t wraps) {
+  if (num_ranks == 1) return 0;
+  int64_t state_bytes = 0;
+  for (const ScanLayer& layer : layers) state_bytes += layer.state_bytes;
+  return 2 * static_cast<double>(passes) * exposed_in_pass(strategy, num_ranks, layers, machine) +
+         static_cast<double>(wraps) * machine.slowest(num_ranks).seconds(state_bytes);
+}
+
+ScanStrategy cheapest_strategy(int64_t num_ranks, const std::vector<ScanLayer>& layers, const ScanMachine& machine) {
+  return std::ranges::min(kScanStrategies, {},
+                          [&](ScanStrategy strategy) { return exposed_in_pass(strategy, num_ranks, layers, machine); });
+}
+
+}  // namespace baton

@@ -1,0 +1,44 @@
+// What handing states on costs: seconds that a step takes beyond the same work without hand-over, by strategy. Pure
+// arithmetic; README.md has the reasons. Compositions count as bytes that memory moves.
+#pragma once
+
+#include <vector>
+
+#include "comm/state_scan.h"
+
+namespace baton {
+
+/// A message of n bytes takes latency_s + n / bandwidth seconds.
+struct Link {
+  double latency_s = 0, bandwidth = 0;
+  double seconds(int64_t bytes) const { return latency_s + static_cast<double>(bytes) / bandwidth; }
+};
+
+/// What ranks and their links do in a second.
+struct ScanMachine {
+  Link inside, between;        // neighbours in a node; in two nodes
+  int64_t ranks_per_node = 1;  // one after another
+  double compose_bandwidth = 0;
+  /// A rank waits until what it sends is taken (MPI on the host); otherwise sends run beside its work (NCCL).
+  bool sends_wait = false;
+  const Link& slowest(int64_t num_ranks) const { return num_ranks > ranks_per_node ? between : inside; }
+};
+
+/// A layer's scan on one rank.
+struct ScanLayer {
+  int64_t state_bytes = 0, carry_bytes = 0;
+  int64_t spans = 1;  // whose states `advance` reads and writes, and `own` reads
+};
+
+/// Of a pass of all layers in one direction, from the first rank's begin to the last rank's end.
+double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,
+                       const ScanMachine& machine);
+
+/// Of `passes` forward and as many backward, with all states sent `wraps` times from the last rank to the first.
+double exposed_in_step(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,
+                       const ScanMachine& machine, int64_t passes, int64_t wraps);
+
+/// The strategy that exposes least; of equals the first in ScanStrategy's order.
+ScanStrategy cheapest_strategy(int64_t num_ranks, const std::vector<ScanLayer>& layers, const ScanMachine& machine);
+
+}  // namespace baton
