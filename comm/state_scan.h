@@ -73,9 +73,9 @@ class StateScan {
   /// Orders the stream after every send so far; needed before the end of a graph capture.
   void settle();
 
-  /// Between windows: the last rank's leaving states become the first rank's entering states of the next window
-  /// (reversed: the first rank's become the last's), one tensor a layer; a copy on a group of one. Collective; the
-  /// other ranks' tensors are not looked at. Not while a scan is under way.
+  /// Between windows and steps: the last rank's leaving states become the first rank's entering states of the next
+  /// window (reversed: the first rank's become the last's), one tensor a layer; a copy on a group of one. Collective;
+  /// the other ranks' tensors are not looked at. Not while a scan is under way.
   void wrap(Direction direction, const std::vector<Tensor>& leaving, const std::vector<Tensor>& entering,
             const Stream& stream);
 

@@ -21,6 +21,8 @@ int planned_ranks(const Command& command, int world_size) {
   return larger ? static_cast<int>(sp) : world_size;
 }
 
+bool is_kept_state(const NamedTensor& x) { return x.name.starts_with("state/"); }
+
 }  // namespace
 
 Job::Job(const Command& command, World& world_ranks, Group& world) : config(command.config), world(world) {
@@ -86,6 +88,8 @@ std::string checkpoint_to_read(const Config& config) {
 RunState load_checkpoint(const std::string& key, const std::string& dir, const Job& job,
                          const std::vector<NamedTensor>& tensors) {
   RunState state;
+  const bool going_on = key == "checkpoint.resume";
+  const bool with_states = std::ranges::any_of(tensors, is_kept_state);
   together(job.world, [&] {
     try {
       // Checksums cover all parts: one rank reads them all, the others only their rows' parts.
@@ -95,8 +99,16 @@ RunState load_checkpoint(const std::string& key, const std::string& dir, const J
       for (const std::string& change : differences(saved, job.config)) {
         CHECK_INPUT(!change.starts_with("model."), "{}: its model is another one ({}); [model] must match", dir,
                     change);
-        if (job.root() && key == "checkpoint.resume") fmt::print("changed since the checkpoint: {}\n", change);
+        CHECK_INPUT(!with_states || !change.starts_with("train.batch:"),
+                    "{}: keeps the states of another batch ({}); train.batch must match", dir, change);
+        CHECK_INPUT(!with_states || !going_on || !change.starts_with("data.seq_len:"),
+                    "{}: counts steps of another length ({}); data.seq_len must match where data.order = stream", dir,
+                    change);
+        if (job.root() && going_on) fmt::print("changed since the checkpoint: {}\n", change);
       }
+      for (const NamedTensor& x : tensors)
+        CHECK_INPUT(!is_kept_state(x) || reader.has(x.name),
+                    "{}: keeps no {}; it must be of a run with data.order = stream", dir, x.name);
       reader.read(tensors);
     } catch (const Error& e) {
       if (e.code() != ExitCode::kInput) throw;

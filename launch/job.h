@@ -27,8 +27,8 @@ struct Job {
   std::optional<Dataset> train, val;
 };
 
-/// Collective. Reads weights, or weights and moments, from a checkpoint directory; returns its state. [model] must
-/// match.
+/// Collective. Reads weights, moments, kept states or all of them from a checkpoint directory; returns where its run
+/// was. [model] must match, and with kept states train.batch.
 RunState load_checkpoint(const std::string& key, const std::string& dir, const Job& job,
                          const std::vector<NamedTensor>& tensors);
 

@@ -84,9 +84,11 @@ ExitCode run_plan(Job& job) {
                d.operator_k(), d.V, sent > state ? fmt::format(" + {} of decays", (sent - state) * number_bytes) : "",
                format_bytes(sent * number_bytes));
   }
-  fmt::print("  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}\n",
+  if (sp == 1) state_bytes = 0;  // it stays where it is
+  fmt::print("  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}{}\n",
              format_bytes(2 * sent_bytes), W, num_micro,
-             W > 1 ? fmt::format("; between windows {}", format_bytes(sp > 1 ? 2 * state_bytes : 0)) : "");
+             W > 1 ? fmt::format("; between windows {}", format_bytes(2 * state_bytes)) : "",
+             c.in_stream_order() ? fmt::format("; to the next step {}", format_bytes(num_micro * state_bytes)) : "");
   fmt::print("{} ranks (dp {} x sp {}), shards of up to {} tokens, {} tokens a step, {:.3g} FLOP a token\n",
              job.ranks.topology.world_size, dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp),
              c.train.batch * c.data.seq_len, trainer.flops_per_token());

@@ -54,6 +54,12 @@ int64_t memory_in_use(const Device& device) {
   return memory.total - memory.free;
 }
 
+/// All that a checkpoint holds.
+std::vector<NamedTensor> with(std::vector<NamedTensor> tensors, const KeptState::Rows& rows) {
+  for (NamedTensor& x : rows.tensors()) tensors.push_back(std::move(x));
+  return tensors;
+}
+
 /// One training run: the trainer and what surrounds its steps.
 class TrainingRun {
  public:
@@ -124,14 +130,19 @@ void TrainingRun::load() {
                 config_.run.dir);
   });
   resume = broadcast(job_.world, resume, 0);
+  const CheckpointConfig& from = config_.checkpoint;
+  const KeptState::Rows rows = trainer_.kept_state().make_rows();
   if (!resume.empty()) {
-    state_ = load_checkpoint("checkpoint.resume", resume, job_, trainer_.tensors());
+    state_ = load_checkpoint("checkpoint.resume", resume, job_, with(trainer_.tensors(), rows));
     std::error_code none;
     if (std::filesystem::equivalent(resume, checkpoint_dir(), none)) saved_step_ = state_.step;
-  } else if (!config_.checkpoint.load.empty()) {
-    load_checkpoint("checkpoint.load", config_.checkpoint.load, job_, parameter_tensors(trainer_.model().parameters()));
+  } else {
+    if (!from.load.empty())
+      load_checkpoint("checkpoint.load", from.load, job_, parameter_tensors(trainer_.model().parameters()));
+    if (!from.state.empty()) load_checkpoint("checkpoint.state", from.state, job_, rows.tensors());
   }
   trainer_.weights_changed();
+  trainer_.kept_state().set(rows, trainer_.stream());
 }
 
 /// What steps from here on would come upon: checkpoints of a branch that this run leaves by resuming an older one.
@@ -145,8 +156,9 @@ void TrainingRun::save() {
   if (saved_step_ == state_.step) return;
   const ProfilerRange range("checkpoint");
   const std::string dir = checkpoint_dir();
-  const std::vector<NamedTensor> tensors = trainer_.tensors();
   Group& world = job_.world;
+  const KeptState::Rows rows = trainer_.kept_state().gather(world, trainer_.stream());
+  const std::vector<NamedTensor> tensors = with(trainer_.tensors(), rows);
   OwnedTensor mine({2}, DType::kInt64), all({world.size(), 2}, DType::kInt64);
   together(world, [&] {
     const PartInfo part = write_part(dir, tensors, world.rank(), world.size());
@@ -250,7 +262,7 @@ ExitCode TrainingRun::run() {
   const int64_t wrapped = all_reduce(job_.world, trainer_.scan().wrapped_bytes(), ReduceOp::kSum);
   if (!job_.root()) return stop == Stop::kNo ? ExitCode::kDone : ExitCode::kStopped;
   console_.end();
-  fmt::print("states handed on: {} bytes between ranks, {} bytes between windows\n", handed_on, wrapped);
+  fmt::print("states handed on: {} bytes between ranks, {} bytes between windows and steps\n", handed_on, wrapped);
   if (on_gpu())
     fmt::print("memory of a GPU: {} in use, {} planned\n", format_bytes(mem_bytes_),
                format_bytes(trainer_.arena().used_bytes() + total_bytes(beside_arena_)));

@@ -80,11 +80,18 @@ void SequencePass::load_window(const WindowPlan& plan, int64_t w, const LoadToke
   for (const auto tensor : kBatchTensors) copy(host_batch_.*tensor, device_batch_.*tensor, stream);
 }
 
-void SequencePass::enter_window(bool first, const States& states, const Stream& stream) {
-  if (first)
-    zero(states, stream);
-  else
+void SequencePass::enter_window(int64_t w, const Continuation* continuation, const States& states,
+                                const Stream& stream) {
+  if (w > 0)
     scan_.wrap(Direction::kForward, leaving_, states, stream);
+  else if (continuation != nullptr && sp_group_.rank() == 0)
+    for (size_t l = 0; l < states.size(); ++l) copy(continuation->entering[l], states[l], stream);
+  else
+    zero(states, stream);
+}
+
+void SequencePass::leave_window(bool last, const Continuation* continuation, const Stream& stream) {
+  if (last && continuation != nullptr) scan_.wrap(Direction::kForward, leaving_, continuation->leaving, stream);
 }
 
 void SequencePass::loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
@@ -95,8 +102,9 @@ void SequencePass::loss_and_backward(int64_t w, double gradient_scale, GradientR
 }
 
 SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, double gradient_scale,
-                                         const LoadTokens& load, const ShouldAbandon& should_abandon,
-                                         GradientReduction* reduction, const Probe& probe, const Stream& stream) {
+                                         const LoadTokens& load, const Continuation* continuation,
+                                         const ShouldAbandon& should_abandon, GradientReduction* reduction,
+                                         const Probe& probe, const Stream& stream) {
   Result result;
   const int64_t W = plan.num_windows();
   const auto abandoned = [&] { return result.abandoned = W > 1 && should_abandon && should_abandon(); };
@@ -104,8 +112,9 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
   if (!exact) {
     for (int64_t w = 0; w < W && !abandoned(); ++w) {
       load_window(plan, w, load, stream);
-      enter_window(w == 0, entering_[w % 2], stream);
+      enter_window(w, continuation, entering_[w % 2], stream);
       model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
+      leave_window(w == W - 1, continuation, stream);
       loss_and_backward(w % 2, gradient_scale, w == W - 1 ? reduction : nullptr, probe, result, stream);
       zero(dleaving_, stream);
     }
@@ -115,8 +124,9 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
   for (int64_t w = 0; w < W; ++w) {
     if (abandoned()) return result;
     load_window(plan, w, load, stream);
-    enter_window(w == 0, entering_[w], stream);
+    enter_window(w, continuation, entering_[w], stream);
     model_.forward(device_batch_, &scan_, entering_[w], leaving_, stream);
+    leave_window(w == W - 1, continuation, stream);
   }
   for (int64_t w = W - 1; w >= 0; --w) {
     if (w < W - 1) {  // the last window's activations are still there
@@ -140,7 +150,7 @@ SequencePass::Result SequencePass::evaluate(const WindowPlan& plan, const LoadTo
       return result;
     }
     load_window(plan, w, load, stream);
-    enter_window(w == 0, entering_[w % 2], stream);
+    enter_window(w, nullptr, entering_[w % 2], stream);
     model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
     result.loss_sum += model_.head_loss(device_batch_, 0.0, false, stream);
     result.counted += count_targets(host_batch_);

@@ -33,6 +33,12 @@ struct WindowPlan {
   static int64_t capacity(int64_t T_total, int64_t window, int64_t sp_size);
 };
 
+/// The detached state of sequences that continue others: what enters them, and what leaves them once they are read,
+/// both on the first rank and of no interest on the others. Not the same memory.
+struct Continuation {
+  States entering, leaving;
+};
+
 class SequencePass {
  public:
   /// Lays out states and the batch. max_windows: windows of the longest sequence to train on in exact mode (0: no
@@ -47,10 +53,11 @@ class SequencePass {
   };
 
   /// Forward and backward: parameter gradients of gradient_scale * (sum of losses) accumulate. reduction, where given,
-  /// is begun under the last window's backward, which nothing abandons.
+  /// is begun under the last window's backward, which nothing abandons. Without a continuation sequences start from
+  /// zero.
   Result train(const WindowPlan& plan, bool exact, double gradient_scale, const LoadTokens& load,
-               const ShouldAbandon& should_abandon, GradientReduction* reduction, const Probe& probe,
-               const Stream& stream);
+               const Continuation* continuation, const ShouldAbandon& should_abandon, GradientReduction* reduction,
+               const Probe& probe, const Stream& stream);
 
   /// Forward only. on_window, where given, sees each window's range, its batch and its per-token losses [B, T], on the
   /// host.
@@ -66,7 +73,9 @@ class SequencePass {
  private:
   /// Loads on the host, then copies to the model's device; device_batch_ and host_batch_ are cut to the shard.
   void load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load, const Stream& stream);
-  void enter_window(bool first, const States& states, const Stream& stream);
+  void enter_window(int64_t w, const Continuation* continuation, const States& states, const Stream& stream);
+  /// After the forward pass of a window: behind the last one the state leaves the sequence.
+  void leave_window(bool last, const Continuation* continuation, const Stream& stream);
   void loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
                          Result& result, const Stream& stream);
 

@@ -51,10 +51,43 @@ void Trainer::lay_out(Arena& arena) {
   pass_ =
       std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy("parallel.scan", config_.parallel.scan),
                                      micro_batch_, T, num_windows, arena);
+  if (training && config_.in_stream_order())
+    kept_ = KeptState(*model_, ranks_.topology, config_.train.batch, micro_batch_, arena);
 }
 
 WindowPlan Trainer::plan(int64_t T_total) const {
   return {T_total, std::min(window_, T_total), ranks_.topology.sp_size, ranks_.topology.sp_rank()};
+}
+
+StreamPlace Trainer::place(int64_t sample) const {
+  const int64_t batch = config_.train.batch;
+  return {sample / batch, sample % batch, batch, config_.data.seq_len};
+}
+
+LoadTokens Trainer::loader(const Dataset& data, int64_t first) {
+  return [this, &data, first](Range range, const Batch& batch) {
+    together(*ranks_.world, [&] {  // a bad token on one rank is everybody's error
+      for (int64_t i = 0; i < micro_batch_; ++i) {
+        const StreamPlace at = place(first + i);
+        if (config_.in_stream_order())
+          data.read_stream(at, kept_.positions()[at.row], range.first, range.size(), row(batch, i));
+        else
+          data.read_train(first + i, static_cast<uint64_t>(config_.run.seed), config_.data.seq_len, range.first,
+                          range.size(), row(batch, i));
+      }
+    });
+  };
+}
+
+void Trainer::begin_rows(const Dataset& data, int64_t first_sample) {
+  if (!config_.in_stream_order()) return;
+  const StreamPlace at = place(first_sample);
+  if (at.step > 0 && at.step % data.num_stream_steps(at.num_rows, at.seq_len) == 0) kept_.clear(stream_);
+}
+
+void Trainer::keep_rows(const Dataset& data, int64_t first_sample) {
+  for (int64_t& position : kept_.positions()) position = data.position_after(place(first_sample++), position);
+  kept_.advance();
 }
 
 StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_sample,
@@ -68,19 +101,14 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const int64_t num_micro = batch / (dp * micro_batch_);
   set_zero(gradients, stream);
   reduction_->start(stream);
+  begin_rows(data, first_sample);
   SequencePass::Result total;
   for (int64_t m = 0; m < num_micro; ++m) {
     if (m > 0 && should_abandon && should_abandon()) return {.abandoned = true};
     const int64_t first = first_sample + (m * dp + ranks_.topology.dp_rank()) * micro_batch_;
-    const LoadTokens load = [&](Range range, const Batch& b) {
-      together(*ranks_.world, [&] {  // a bad token on one rank is everybody's error
-        for (int64_t i = 0; i < micro_batch_; ++i)
-          data.read_train(first + i, static_cast<uint64_t>(config_.run.seed), T, range.first, range.size(), row(b, i));
-      });
-    };
-    const auto r =
-        pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens, load, should_abandon,
-                     m == num_micro - 1 ? reduction_.get() : nullptr, m == 0 ? probe : Probe{}, stream);
+    const auto r = pass_->train(plan(T), config_.train.window_mode == "exact", 1.0 / nominal_tokens,
+                                loader(data, first), kept_.micro_batch(m), should_abandon,
+                                m == num_micro - 1 ? reduction_.get() : nullptr, m == 0 ? probe : Probe{}, stream);
     if (r.abandoned) return {.abandoned = true};
     total.loss_sum += r.loss_sum;
     total.counted += r.counted;
@@ -100,6 +128,7 @@ StepResult Trainer::train_step(const Dataset& data, int64_t step, int64_t first_
   const double clipping = clip > 0 && result.grad_norm > clip ? clip / result.grad_norm : 1.0;
   optimizer_->step(config_.train, step, rescale * clipping, stream);
   weights_changed();
+  keep_rows(data, first_sample);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "model/kept_state.h"
 #include "model/optimizer.h"
 #include "model/sequence_pass.h"
 #include "runtime/dataset.h"
@@ -42,7 +43,8 @@ class Trainer {
   /// seed. A measuring trainer (`plan`) lays out and allocates nothing.
   Trainer(const Config& config, Purpose purpose, const Ranks& ranks, bool measuring);
 
-  /// Step `step` (from 1) on samples [state.samples, + batch). Throws Error(kNotFinite) before touching the weights.
+  /// Step `step` (from 1) on samples [state.samples, + batch); in stream order those are a sequence of every row, which
+  /// starts from the kept state. Throws Error(kNotFinite) before touching the weights.
   /// The probe sees the first micro-batch of each dp rank.
   StepResult train_step(const Dataset& data, int64_t step, int64_t first_sample, const ShouldAbandon& should_abandon,
                         const Probe& probe);
@@ -52,6 +54,8 @@ class Trainer {
   Model& model() { return *model_; }
   const Arena& arena() const { return *arena_; }
   const StateScan& scan() const { return pass_->scan(); }
+  /// Keeps nothing but in stream order.
+  KeptState& kept_state() { return kept_; }
   /// Weights and moments (training), or weights alone, on the trainer's device.
   std::vector<NamedTensor> tensors() const;
   /// To be called when weights were written from outside.
@@ -66,6 +70,12 @@ class Trainer {
   void require_finite(double loss_sum, bool training, const std::string& when) const;
   void require_finite_sum(double grad_norm, int64_t step) const;
   WindowPlan plan(int64_t T_total) const;
+  StreamPlace place(int64_t sample) const;
+  /// Fills a batch with samples from `first` on.
+  LoadTokens loader(const Dataset& data, int64_t first);
+  /// Around a step in stream order: rows that begin their stretch again start anew; what the step leaves is kept.
+  void begin_rows(const Dataset& data, int64_t first_sample);
+  void keep_rows(const Dataset& data, int64_t first_sample);
 
   Config config_;
   Purpose purpose_;
@@ -78,6 +88,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<GradientReduction> reduction_;
   std::unique_ptr<SequencePass> pass_;
+  KeptState kept_;
 };
 
 }  // namespace baton

@@ -27,7 +27,7 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  std::string train, val, format = "auto", tokenizer, separator = "none";
+  std::string train, val, format = "auto", tokenizer, separator = "none", order = "permuted";
   int64_t seq_len = 512;
 };
 
@@ -51,7 +51,7 @@ struct ParallelConfig {
 
 struct CheckpointConfig {
   int64_t every = 0, keep = 2;
-  std::string resume, load;
+  std::string resume, load, state;
 };
 
 struct DumpConfig {
@@ -87,10 +87,16 @@ struct Config {
   PlanConfig plan;
   SampleConfig sample;
 
-  SequenceLength train_length() const { return {data.seq_len, "data.seq_len"}; }
-  /// eval.seq_len, or that of training where it is 0.
+  bool in_stream_order() const { return data.order == "stream"; }
+  /// What the training data must hold: a sequence, or one for every row of the batch.
+  SequenceLength train_length() const {
+    if (in_stream_order()) return {train.batch * data.seq_len, "train.batch x data.seq_len"};
+    return {data.seq_len, "data.seq_len"};
+  }
+  /// eval.seq_len, or data.seq_len where it is 0.
   SequenceLength eval_length() const {
-    return eval.seq_len > 0 ? SequenceLength{eval.seq_len, "eval.seq_len"} : train_length();
+    if (eval.seq_len > 0) return {eval.seq_len, "eval.seq_len"};
+    return {data.seq_len, "data.seq_len"};
   }
 };
 

@@ -94,6 +94,7 @@ void check_data(const DataConfig& d) {
   check_choice("data.format", d.format, {"auto", "text", "llmc", "spm"});
   require(d.format != "spm" || !d.tokenizer.empty(), "data.format", d.format, "come with data.tokenizer, a model file");
   check_range("data.seq_len", d.seq_len, 1, kMaxTokens);
+  check_choice("data.order", d.order, {"permuted", "stream"});
   if (d.separator != "none") {
     int64_t id = -1;
     set_value("data.separator", d.separator, id);
@@ -104,6 +105,8 @@ void check_data(const DataConfig& d) {
 void check_train(const TrainConfig& t, int64_t seq_len) {
   check_range("train.steps", t.steps, 0, kMaxId);
   check_range("train.batch", t.batch, 1, kMaxId);
+  require(t.batch <= kMaxTokens / seq_len, "train.batch", t.batch,
+          fmt::format("be at most {}, so that a step has no more than {} tokens", kMaxTokens / seq_len, kMaxTokens));
   check_range("train.micro_batch", t.micro_batch, 0, t.batch);
   require(t.window >= 0 && t.window <= seq_len, "train.window", t.window,
           fmt::format("lie between 0 and data.seq_len = {}", seq_len));
@@ -129,6 +132,8 @@ void check_rest(const Config& c) {
   check_choice("parallel.scan", c.parallel.scan, {"chain", "doubling", "all_gather"});
   check_range("checkpoint.every", c.checkpoint.every, 0, kMaxInt);
   check_range("checkpoint.keep", c.checkpoint.keep, 0, kMaxInt);
+  require(c.checkpoint.state.empty() || c.in_stream_order(), "checkpoint.state", c.checkpoint.state,
+          "come with data.order = stream");
   check_range("dump.every", c.dump.every, 0, kMaxInt);
   check_range("dump.grid", c.dump.grid, 1, kMaxTokens);
   parse_index_list("dump.layers", c.dump.layers, c.model.layers);

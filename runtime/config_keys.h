@@ -43,6 +43,8 @@ void for_each_key(C& c, F&& f) {
   f("data.tokenizer", c.data.tokenizer, "SentencePiece model file, for spm");
   f("data.seq_len", c.data.seq_len, "tokens T_total of a sequence");
   f("data.separator", c.data.separator, "token id after which a document starts, or none");
+  f("data.order", c.data.order,
+    "permuted, or stream: each row of the batch reads on where it stopped, its state kept from step to step");
   f("train.steps", c.train.steps, "optimizer steps");
   f("train.batch", c.train.batch, "sequences an optimizer step, over all ranks");
   f("train.micro_batch", c.train.micro_batch, "sequences a dp rank holds at once; 0: batch / dp");
@@ -69,6 +71,8 @@ void for_each_key(C& c, F&& f) {
   f("checkpoint.keep", c.checkpoint.keep, "newest checkpoints kept; 0: all");
   f("checkpoint.resume", c.checkpoint.resume, "auto (newest, else start), latest or a path; empty: start");
   f("checkpoint.load", c.checkpoint.load, "checkpoint of which only the weights are taken");
+  f("checkpoint.state", c.checkpoint.state,
+    "checkpoint of which the kept state is taken to start from (data.order = stream)");
   f("dump.every", c.dump.every, "steps between state dumps; 0: none");
   f("dump.what", c.dump.what, "of state, dstate, gate");
   f("dump.layers", c.dump.layers, "all or a list such as 0,3");

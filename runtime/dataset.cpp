@@ -48,15 +48,24 @@ struct Dataset::Impl {
     return (files.num_tokens() - 1) / seq_len;
   }
 
-  /// Tokens [first, first + count) of the sequence that begins at token `begin`.
-  void read(int64_t begin, int64_t first, int64_t count, const SampleSlice& out) const {
+  int64_t num_stream_steps(int64_t num_rows, int64_t seq_len) const { return num_samples(seq_len) / num_rows; }
+
+  int64_t begin_of(const StreamPlace& p) const {
+    const int64_t steps = num_stream_steps(p.num_rows, p.seq_len);
+    CHECK(steps > 0 && p.step >= 0 && p.row >= 0 && p.row < p.num_rows, "row {} of {} has no sequence of {} in step {}",
+          p.row, p.num_rows, p.seq_len, p.step);
+    return (p.row * steps + p.step % steps) * p.seq_len;
+  }
+
+  /// Tokens [first, first + count) of the sequence that begins at token `begin`, which is `position` in its document.
+  void read(int64_t begin, int64_t position, int64_t first, int64_t count, const SampleSlice& out) const {
     if (count == 0) return;
     const int64_t at = begin + first;
     files.read(at, count, out.tokens);
     std::copy(out.tokens + 1, out.tokens + count, out.targets);
     files.read(at + count, 1, out.targets + count - 1);
     std::fill(out.starts, out.starts + count, uint8_t{0});
-    int64_t start = begin;  // of the document that holds the token before `at`
+    int64_t start = begin - position;  // of the document that holds the token before `at`
     if (separator >= 0 && first > 1) start = std::max(start, files.find_last(id(), begin, at - 1) + 1);
     bool ended = separator >= 0 && first > 0 && files.find_last(id(), at - 1, at) >= 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -98,14 +107,30 @@ void Dataset::read_train(int64_t sample, uint64_t seed, int64_t seq_len, int64_t
   // The grid may begin later by the tokens that its cells leave over.
   const int64_t room = num_tokens() - 1 - n * seq_len;
   const auto shift = static_cast<int64_t>(random_bits(seed, kShiftStream, epoch) % static_cast<uint64_t>(room + 1));
-  impl_->read(shift + permute(sample % n, n, seed, epoch) * seq_len, first, count, out);
+  impl_->read(shift + permute(sample % n, n, seed, epoch) * seq_len, 0, first, count, out);
+}
+
+void Dataset::read_stream(const StreamPlace& place, int64_t position, int64_t first, int64_t count,
+                          SampleSlice out) const {
+  impl_->read(impl_->begin_of(place), position, first, count, out);
+  if (first == 0 && count > 0) out.starts[0] = position == 0;
+}
+
+int64_t Dataset::num_stream_steps(int64_t num_rows, int64_t seq_len) const {
+  return impl_->num_stream_steps(num_rows, seq_len);
+}
+
+int64_t Dataset::position_after(const StreamPlace& place, int64_t position) const {
+  const int64_t begin = impl_->begin_of(place), end = begin + place.seq_len;
+  const int64_t last = separator() >= 0 ? impl_->files.find_last(impl_->id(), begin, end) : -1;
+  return last >= 0 ? end - 1 - last : position + place.seq_len;
 }
 
 void Dataset::read_val(int64_t sample, int64_t seq_len, int64_t first, int64_t count, SampleSlice out) const {
   CHECK(sample >= 0 && sample < num_samples(seq_len) && first >= 0 && count >= 0 && first + count <= seq_len,
         "tokens [{}, {}) of sample {} are outside the {} sequences of {}", first, first + count, sample,
         num_samples(seq_len), seq_len);
-  impl_->read(sample * seq_len, first, count, out);
+  impl_->read(sample * seq_len, 0, first, count, out);
 }
 
 }  // namespace baton

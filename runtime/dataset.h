@@ -1,4 +1,5 @@
-// Dataset: tokens of one or more files, cut into sequences in an order that (seed, sample index) alone decide.
+// Dataset: tokens of one or more files, cut into sequences. In permuted order (seed, sample index) alone decide which
+// comes when; in stream order each row of the batch reads a stretch of its own from end to end.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,11 @@ struct SampleSlice {
   int32_t* targets = nullptr;    // the next token; -1 at a document's last token
   uint8_t* starts = nullptr;     // 1 where a document starts inside the sequence
   int64_t* positions = nullptr;  // position in the document (in the sequence, where its first document began earlier)
+};
+
+/// A sequence in stream order: what `row` of `num_rows` reads in step `step`, counted from 0.
+struct StreamPlace {
+  int64_t step = 0, row = 0, num_rows = 1, seq_len = 0;
 };
 
 class Dataset {
@@ -42,6 +48,14 @@ class Dataset {
   void read_train(int64_t sample, uint64_t seed, int64_t seq_len, int64_t first, int64_t count, SampleSlice out) const;
   /// The same of validation sample i: tokens from i * seq_len on, in file order.
   void read_val(int64_t sample, int64_t seq_len, int64_t first, int64_t count, SampleSlice out) const;
+
+  /// Tokens [first, first + count) of a sequence of the stream order. `position` is that of its first token in its
+  /// document, which may have begun in an earlier sequence; at position 0 a document starts.
+  void read_stream(const StreamPlace& place, int64_t position, int64_t first, int64_t count, SampleSlice out) const;
+  /// Position in its document of the token that follows the sequence.
+  int64_t position_after(const StreamPlace& place, int64_t position) const;
+  /// Sequences in a row's stretch, as many as every row has: after so many steps all begin again.
+  int64_t num_stream_steps(int64_t num_rows, int64_t seq_len) const;
 
  private:
   struct Impl;

@@ -60,7 +60,7 @@ void expect_same(const Dump& a, const Dump& b, double bound) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [path, x] : a) {
     ASSERT_TRUE(b.contains(path)) << path;
-    const Dataset& y = b.at(path);
+    const Dumped& y = b.at(path);
     EXPECT_EQ(x.shape, y.shape) << path;
     if (bound == 0) {
       EXPECT_EQ(x.values, y.values) << path;

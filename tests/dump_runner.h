@@ -9,11 +9,11 @@ namespace baton::test {
 
 constexpr int64_t kGrid = 24;  // of the dumps
 
-struct Dataset {
+struct Dumped {
   Shape shape;
   std::vector<double> values;
 };
-using Dump = std::map<std::string, Dataset>;  // by path, such as "layer.0/state"
+using Dump = std::map<std::string, Dumped>;  // by path, such as "layer.0/state"
 
 /// Runs a model with a dump of its layers, and reads it.
 Dump dump_of(ModelRun run, const std::string& what = "state,dstate,gate", const std::string& layers = "all");

@@ -92,7 +92,7 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     model->refresh_operands(stream);
     if (reduction) reduction->start(stream);
     const auto r = pass->train(
-        plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, {},
+        plan, run.exact, 1.0, [&](Range range, const Batch& batch) { load_made_up(run, range, batch); }, nullptr, {},
         reduction.get(), run.probe ? run.probe(group) : Probe{}, stream);
     const Tensor gradients = model->parameters().gradients;
     if (reduction)

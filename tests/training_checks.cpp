@@ -28,9 +28,10 @@ Config small_config(const ScratchDir& dir, DType dtype) {
 
 }  // namespace
 
-void steps_take_no_memory(const Stream& stream, DType dtype) {
+void steps_take_no_memory(const Stream& stream, DType dtype, const std::string& order) {
   const ScratchDir dir;
-  const Config config = small_config(dir, dtype);
+  Config config = small_config(dir, dtype);
+  config.data.order = order;
   const Dataset data(config.data, "data.train", config.data.train);
   const auto world = make_local_groups(1), sp = make_local_groups(1);
   const Ranks ranks{Topology::make(1, 0, 1), world[0].get(), sp[0].get(), stream};

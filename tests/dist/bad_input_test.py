@@ -139,6 +139,29 @@ class BadInput(driver.Test):
         self.refuse_keys(run, "part-00001.h5", "missing", "run/checkpoints/step-00000002")
         self.refuse_keys({}, "part-00001.h5", "missing", command="eval")
 
+    def test_stream_order(self):
+        stream = {"data.order": "stream"}
+        self.refuse_keys({**stream, "train.batch": 300},
+                         "data.train = train.txt: must hold at least train.batch x data.seq_len + 1 = 28801 tokens")
+        self.refuse_keys({"checkpoint.state": "run"}, "checkpoint.state = run: must come with data.order = stream")
+        self.refuse_keys({**stream, "checkpoint.state": "nowhere"}, "checkpoint.state = nowhere", "no such directory",
+                         run_dir="other")
+        permuted = "run/checkpoints/step-00000004"
+        for key, value, run_dir in (("checkpoint.state", permuted, "other"), ("checkpoint.resume", "latest", "run")):
+            self.refuse_keys({**stream, key: value}, f"{key} = {permuted}: keeps no state/position",
+                             "data.order = stream", run_dir=run_dir)
+        self.train(3, "streamed", train__steps=2, data__order="stream")
+        kept = {**stream, "checkpoint.state": "streamed/checkpoints/step-00000002"}
+        for key, value, *words in (("train.batch", 8, "train.batch: 4 -> 8", "must match"),
+                                   ("model.width", 64, "model.width: 32 -> 64", "must match"),
+                                   ("model.layers", 3, "model.layers: 2 -> 3", "must match")):
+            self.refuse_keys({**kept, key: value}, "checkpoint.state = streamed/checkpoints/step-00000002", *words,
+                             run_dir="other")
+        for key, value in (("train.batch", 8), ("data.seq_len", 48)):
+            self.refuse_keys({**stream, "checkpoint.resume": "latest", key: value},
+                             "checkpoint.resume = streamed/checkpoints/step-00000002", key, f"-> {value}", "must match",
+                             run_dir="streamed")
+
     def test_run_directory(self):
         (self.dir / "file").write_text("x")
         self.refuse_keys({}, "run.dir = file", run_dir="file")

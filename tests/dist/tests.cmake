@@ -44,13 +44,13 @@ endif()
 
 # Whole programs under mpirun, most of them baton on a tiny model: dist/NAME.py, and what they share in dist/driver.py.
 foreach(name replay_dist_test resume_test layouts_test bad_input_test not_finite_test stop_test program_test dump_test
-             killed_rank_test lost_rank_test convert_test)
+             killed_rank_test lost_rank_test convert_test stream_test)
   add_test(NAME dist/${name} COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/dist/${name}.py
            $<TARGET_FILE:baton> ${CMAKE_SOURCE_DIR} ${BATON_MPIRUN})
   set_tests_properties(dist/${name} PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 600)
 endforeach()
 if(BATON_HAS_CUDA)
-  foreach(name lost_rank_test gpu_program_test)
+  foreach(name lost_rank_test gpu_program_test stream_test)
     add_test(NAME gpu/${name} COMMAND ${BATON_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/dist/${name}.py
              $<TARGET_FILE:baton> ${CMAKE_SOURCE_DIR} ${BATON_MPIRUN})
     set_tests_properties(gpu/${name} PROPERTIES LABELS "dist;gpu" RUN_SERIAL TRUE TIMEOUT 600 SKIP_RETURN_CODE 77

@@ -39,7 +39,7 @@ TEST(StateDump, WhatAndLayersAreChosen) {
 TEST(StateDump, EnteringStatesAreThoseAtTheShardsFirstTokens) {
   ModelRun run{.config = small_model("gla"), .T_total = 6 * kGrid, .window = 4 * kGrid, .num_ranks = 2};
   const Dump dump = dump_of(run);
-  const Dataset &state = dump.at("layer.1/state"), &entering = dump.at("sp/layer.1/entering");
+  const Dumped &state = dump.at("layer.1/state"), &entering = dump.at("sp/layer.1/entering");
   ASSERT_EQ(entering.shape[0], 4);  // 2 windows x 2 ranks
   const int64_t B = state.shape[0], G = state.shape[1], size = entering.shape.numel() / 4 / B;
   const int64_t points[] = {0, 2, 4, 5};
@@ -83,8 +83,8 @@ TEST(StateDump, StatesAreThoseOfTheTokenLoop) {
     run.probe = [&](Group&) -> Probe { return [&](const Probed& p) { problems[p.layer] = problem_of(p); }; };
     run_model(run);
     for (const auto& [layer, problem] : problems) {
-      const Dataset& state = dump.at(fmt::format("layer.{}/state", layer));
-      const Dataset& dstate = dump.at(fmt::format("layer.{}/dstate", layer));
+      const Dumped& state = dump.at(fmt::format("layer.{}/state", layer));
+      const Dumped& dstate = dump.at(fmt::format("layer.{}/dstate", layer));
       const int64_t B = state.shape[0], G = state.shape[1], size = state.shape.numel() / B / G;
       for (int64_t point = 0; point < G; ++point) {
         SCOPED_TRACE(fmt::format("{} layer {} position {}", config.family, layer, point * kGrid));

@@ -7,7 +7,8 @@ namespace baton::test {
 namespace {
 
 TEST(Training, StepsTakeNoMemory) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) steps_take_no_memory({}, dtype);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64})
+    for (const char* order : {"permuted", "stream"}) steps_take_no_memory({}, dtype, order);
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32
     Arena arena(Device{}, measuring.used_bytes());
     lay_out(arena);
     fill_weights(model->table(), model->parameters().values, 3);
-    pass->train(plan, true, 1.0, only_the_last_counts(T_total, first_token), {}, nullptr, {}, {});
+    pass->train(plan, true, 1.0, only_the_last_counts(T_total, first_token), nullptr, {}, nullptr, {}, {});
     const std::lock_guard lock(mutex);
     if (group.rank() == kRanks - 1) {
       model->logits(plan.shard(0).size() - 1, 1, logits, {});

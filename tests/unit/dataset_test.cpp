@@ -167,6 +167,48 @@ TEST(Dataset, DocumentsStartBehindTheSeparator) {
   EXPECT_THAT(first.starts, ElementsAre(0, 0, 0));
 }
 
+TEST(Dataset, InStreamOrderEachRowReadsItsStretch) {
+  ScratchDir dir;
+  const Dataset data = open(dir.write("a.txt", text_of(75)));
+  EXPECT_EQ(data.num_stream_steps(3, 6), 4);  // 12 sequences of 6, and 2 tokens left over
+  for (int64_t row = 0; row < 3; ++row)
+    for (int64_t step = 0; step < 9; ++step) {  // the fifth begins again
+      Slice s(6);
+      data.read_stream({step, row, 3, 6}, 100, 0, 6, s.view());
+      const Slice there = val_slice(data, row * 4 + step % 4, 6, 0, 6);
+      EXPECT_EQ(s.tokens, there.tokens);
+      EXPECT_EQ(s.targets, there.targets);
+      EXPECT_THAT(s.starts, Each(0));
+      EXPECT_THAT(s.positions, ElementsAre(100, 101, 102, 103, 104, 105));
+    }
+  EXPECT_EQ(data.position_after({1, 2, 3, 6}, 100), 106);
+}
+
+TEST(Dataset, InStreamOrderDocumentsGoOnAcrossSequences) {
+  ScratchDir dir;
+  DataConfig config;
+  config.separator = "10";
+  const Dataset data = open(dir.write("a.txt", "ab\ncdefghij\nklm\n\nn"), config);
+  for (const int64_t seq_len : {1, 2, 3, 4, 5, 8, 17}) {
+    Slice joined(0);
+    int64_t position = 0;
+    const int64_t steps = data.num_stream_steps(1, seq_len);
+    for (int64_t step = 0; step < steps; ++step) {
+      const StreamPlace place{step, 0, 1, seq_len};
+      for (int64_t part = 0; part < 3; ++part) {  // as three ranks read it
+        const int64_t first = part * seq_len / 3, count = (part + 1) * seq_len / 3 - first;
+        Slice s(count);
+        data.read_stream(place, position, first, count, s.view());
+        joined.append(s);
+      }
+      position = data.position_after(place, position);
+    }
+    Slice whole = val_slice(data, 0, steps * seq_len, 0, steps * seq_len);
+    whole.starts[0] = 1;
+    EXPECT_TRUE(joined == whole) << "sequences of " << seq_len;
+  }
+}
+
 TEST(Dataset, TokenShardsOfBothKinds) {
   ScratchDir dir;
   dir.write("g0.bin", shard<uint16_t>(20240520, 1, {1, 50256, 3}));
