@@ -75,10 +75,12 @@ class Stop(driver.Test):
         self.assertEqual(driver.losses(self.dir / name), {})
 
     def test_v25_between_windows_goes_on(self):
-        name = f"dropped-{os.getpid()}"
-        keys = {"train__window": 16, "run__grace": 0, "train__batch": 32, "data__seq_len": 960}
-        step, _ = self.stop(name, lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1), **keys)
-        self.assert_goes_on(name, step, **keys)
+        for order in ("permuted", "stream"):
+            name = f"dropped-{order}-{os.getpid()}"
+            keys = {"train__window": 16,
+                    "run__grace": 0, "train__batch": 16, "data__seq_len": 960, "data__order": order}
+            step, _ = self.stop(name, lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1), **keys)
+            self.assert_goes_on(name, step, **keys)
 
     def test_v25_without_mpirun(self):
         name = f"alone-{os.getpid()}"

@@ -41,7 +41,7 @@ TEST(CudaTraining, StreamOrderIsThatOfTheCpu) {
     config.train.micro_batch = 2;
     config.train.window = 70;
     const std::vector<double> cpu = streamed(config, {}, kF64), gpu = streamed(config, gpu_stream(), kF32);
-    EXPECT_LE(relative_difference(cpu, gpu), 1e-5) << model.family;
+    EXPECT_LE(relative_difference(cpu, gpu), 1e-4) << model.family;  // as for dumps
     EXPECT_EQ(streamed(config, gpu_stream(), kF32), gpu);
   }
 }
