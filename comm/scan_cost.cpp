@@ -32,13 +32,12 @@ int64_t most_compositions(int64_t num_ranks) {
   return most;
 }
 
-/// Seconds of one layer's compositions.
+/// Seconds of a layer's compositions: of two carries; of a shard's spans, whether as its own carry or in `advance`.
 struct Composing {
-  double advance, own, compose;
+  double compose, shard;
   Composing(const ScanLayer& layer, double bandwidth)
-      : advance(static_cast<double>(2 * layer.spans * layer.state_bytes) / bandwidth),
-        own(static_cast<double>(layer.spans * layer.state_bytes) / bandwidth),
-        compose(static_cast<double>(3 * layer.carry_bytes) / bandwidth) {}
+      : compose(static_cast<double>(3 * layer.carry_bytes) / bandwidth),
+        shard(static_cast<double>(2 * layer.spans * layer.state_bytes) / bandwidth) {}
 };
 
 }  // namespace
@@ -59,21 +58,19 @@ double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vect
     double here = 0;
     switch (strategy) {
       case ScanStrategy::kChain:
-        here = times(hops, machine.inside.seconds(layer.state_bytes) + c.advance) +
-               times(crossings, machine.between.seconds(layer.state_bytes) + c.advance);
+        here = times(hops, machine.inside.seconds(layer.state_bytes) + c.shard) +
+               times(crossings, machine.between.seconds(layer.state_bytes) + c.shard);
         if (machine.sends_wait) every_layer += times(waits, message), here -= times(waits, message);
         break;
       case ScanStrategy::kDoubling:
-        every_layer += c.own + times(compositions, c.compose);
-        here = c.advance - c.own;
+        every_layer += c.shard + times(compositions, c.compose);
         if (machine.sends_wait)
           every_layer += times(rounds, message);
         else
-          here += times(path, message);
+          here = times(path, message);
         break;
       case ScanStrategy::kAllGather:
-        every_layer += c.own + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
-        here = c.advance - c.own;
+        every_layer += c.shard + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
         break;
     }
     once = std::max(once, here);

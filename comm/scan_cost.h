@@ -27,7 +27,7 @@ struct ScanMachine {
 /// A layer's scan on one rank.
 struct ScanLayer {
   int64_t state_bytes = 0, carry_bytes = 0;
-  int64_t spans = 1;  // whose states `advance` reads and writes, and `own` reads
+  int64_t spans = 1;  // whose states `advance` reads and writes; `own` is counted as that
 };
 
 /// Of a pass of all layers in one direction, from the first rank's begin to the last rank's end.
