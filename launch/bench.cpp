@@ -142,8 +142,9 @@ void print_growth(const std::vector<AttentionShape>& group, const std::vector<Be
   fmt::print("\n");
 }
 
-/// The first line of the JSON file.
-nlohmann::json describe(const BenchOptions& options, const Group& world) {
+}  // namespace
+
+std::string describe_bench(const BenchOptions& options, const Group& world) {
   nlohmann::json json{{"dtype", to_string(options.dtype)}, {"ranks", world.size()}, {"repeat", options.repeat}};
   if (options.device.type == DeviceType::kCpu) {
     json["threads"] = omp_get_max_threads();
@@ -151,23 +152,26 @@ nlohmann::json describe(const BenchOptions& options, const Group& world) {
     json["gpu"] = cuda::device_name(options.device.index);
     json["bandwidth_TB/s"] = 1e-12 * options.bandwidth, json["peak_TFLOP/s"] = 1e-12 * options.peak;
   }
-  return json;
+  return json.dump() + "\n";
 }
 
-}  // namespace
+void write_bench(const BenchOptions& options, Group& world, const std::string& lines) {
+  together(world, [&] {
+    if (world.rank() != 0 || options.json.empty()) return;
+    std::ofstream file(options.json);
+    file << lines;
+    file.close();
+    CHECK_INPUT(file.good(), "--json = {}: cannot be written", options.json);
+  });
+}
 
 ExitCode run_bench(const BenchOptions& options, Group& world) {
   const bool root = world.rank() == 0, cuda = options.device.type == DeviceType::kCuda;
-  if (options.threads > 0) omp_set_num_threads(static_cast<int>(options.threads));
   std::unique_ptr<cuda::OwnedStream> owned;
   if (cuda) owned = std::make_unique<cuda::OwnedStream>(options.device.index, false);
   const Stream stream = cuda ? owned->stream() : Stream{};
-  std::string lines;
-  if (root) {
-    const nlohmann::json first = describe(options, world);
-    fmt::print("attention, forward | forward and backward, medians: {}\n", first.dump());
-    lines = first.dump() + "\n";
-  }
+  std::string lines = describe_bench(options, world);
+  if (root) fmt::print("attention, forward | forward and backward, medians: {}", lines);
   bool head = root;
   for (const std::vector<AttentionShape>& group : group_by_heads(options.cases)) {
     world.barrier();
@@ -181,13 +185,7 @@ ExitCode run_bench(const BenchOptions& options, Group& world) {
     }
     print_growth(group, results);
   }
-  together(world, [&] {
-    if (!root || options.json.empty()) return;
-    std::ofstream file(options.json);
-    file << lines;
-    file.close();
-    CHECK_INPUT(file.good(), "--json = {}: cannot be written", options.json);
-  });
+  write_bench(options, world, lines);
   return ExitCode::kDone;
 }
 

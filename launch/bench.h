@@ -1,3 +1,5 @@
+// baton bench: what kernels and messages take.
+//
 // baton bench kernels: time of the attention operator by heads, gate kind and length, forward and with backward.
 //
 // On a CPU a measurement walks over as many sets of tensors as make 65,536 tokens, forward over all of them, then
@@ -10,6 +12,11 @@
 //   baton bench kernels --device cpu --threads 1 --shape H4_K32_V64 --gate vector,fixed --tokens 4096,65536 --repeat 9
 //   baton bench kernels --gate all --tokens 2048 --stages --json kernels.jsonl
 //   baton bench kernels --shape H16_K128_V128 --gate fixed --batch 1 --tokens 256,512,1024 --graph
+//
+// baton bench comm, on two ranks or more: what handing a layer's state on takes, and what it adds to the operator of
+// every rank where they share a sequence of ranks x tokens. See bench_comm.cpp.
+//
+//   mpirun -np 2 baton bench comm --shape H4_K256_V512 --gate vector --tokens 16384 --graph
 #pragma once
 
 #include <string>
@@ -18,6 +25,7 @@
 #include "comm/group.h"
 #include "launch/bench_problem.h"
 #include "launch/options.h"
+#include "model/trainer.h"
 
 namespace baton {
 
@@ -27,7 +35,7 @@ struct BenchOptions {
   DType dtype = DType::kFloat32;
   int64_t repeat = 5, threads = 0;  // threads 0: those that the job gives a rank
   int64_t tokens = 0;               // that a measurement walks over at least; 0: one call
-  bool graph = false, stages = false;
+  bool comm = false, graph = false, stages = false;
   double bandwidth = 0, peak = 0;  // bytes/s and FLOP/s of the floor
   std::string json;                // empty: no file is written
 };
@@ -65,5 +73,13 @@ std::vector<BenchResult> measure_operator(const std::vector<AttentionShape>& cas
 
 /// Collective: every rank runs every case at the same time, rank 0 reports its own.
 ExitCode run_bench(const BenchOptions& options, Group& world);
+
+/// Collective over the ranks of a job, which share a sequence; rank 0 reports the slowest.
+ExitCode run_comm_bench(const BenchOptions& options, const Ranks& ranks);
+
+/// The first line of the JSON file.
+std::string describe_bench(const BenchOptions& options, const Group& world);
+/// Collective: rank 0 writes what --json asks for.
+void write_bench(const BenchOptions& options, Group& world, const std::string& lines);
 
 }  // namespace baton

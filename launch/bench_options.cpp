@@ -1,5 +1,3 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
@@ -95,18 +93,20 @@ std::string shape_name(const AttentionShape& s) { return fmt::format("H{}_K{}_V{
 
 BenchOptions parse_bench_options(const Command& command, Device device) {
   const auto flag = [&](const char* name) { return command.flags.at(name); };
-  CHECK_INPUT(command.positional.size() == 1 && command.positional[0] == "kernels",
-              "baton bench measures kernels, as in baton bench kernels, not {}", fmt::join(command.positional, " "));
+  const std::string& what = command.positional.at(0);
+  CHECK_INPUT(what == "kernels" || what == "comm", "baton bench {}: must be kernels or comm", what);
   const bool cuda = device.type == DeviceType::kCuda;
   BenchOptions o;
+  o.comm = what == "comm";
   o.device = device;
   o.dtype = parse_bench_dtype(flag("dtype"), device.type);
   o.repeat = flag("repeat").empty() ? (cuda ? 20 : 5) : parse_count("--repeat", flag("repeat"));
   set_value("--threads", flag("threads"), o.threads);
   CHECK_INPUT(o.threads >= 0 && o.threads <= 65536, "--threads = {}: must lie between 0 and 65536", o.threads);
-  o.tokens = cuda ? 0 : 65536;
+  o.tokens = cuda || o.comm ? 0 : 65536;
   o.graph = parse_switch("--graph", flag("graph")), o.stages = parse_switch("--stages", flag("stages"));
   CHECK_INPUT(cuda || !o.graph, "--graph = true: a CPU has no CUDA graphs");
+  CHECK_INPUT(!o.comm || !o.stages, "--stages = true: baton bench kernels alone measures stages");
   o.bandwidth = 1e12 * parse_positive("--bandwidth", flag("bandwidth"));
   o.peak = 1e12 * parse_positive("--peak", flag("peak"));
   o.json = flag("json");
@@ -114,11 +114,12 @@ BenchOptions parse_bench_options(const Command& command, Device device) {
   CHECK_INPUT(span % kChunk == 0, "--span = {}: must be a multiple of {}", span, kChunk);
   std::vector<int64_t> lengths;
   for (const std::string& word : words_of(flag("tokens"))) lengths.push_back(parse_count("--tokens", word));
+  if (lengths.empty() && o.comm) lengths = {cuda ? 16384 : 4096};
   if (lengths.empty()) lengths = cuda ? std::vector<int64_t>{2048, 8192, 32768} : std::vector<int64_t>{4096, 65536};
   for (AttentionShape s : parse_heads_and_gates(flag("shape"), flag("gate"), device.type))
     for (const int64_t T : lengths) {
       s.T = T;
-      s.B = cuda ? std::max<int64_t>(1, kGpuTokens / T) : 1;
+      s.B = cuda && !o.comm ? std::max<int64_t>(1, kGpuTokens / T) : 1;
       if (!flag("batch").empty()) s.B = parse_count("--batch", flag("batch"));
       s.span = attention_span(s, o.dtype);
       if (span > 0 && s.span > kChunk) s.span = span;

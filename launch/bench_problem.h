@@ -43,7 +43,7 @@ class BenchProblem {
   /// Of what a call needs beside its inputs, outputs, gradients and the states at the ends of the shard.
   int64_t scratch_bytes() const { return scratch_bytes_; }
 
- private:
+ protected:
   Tensor make(const Shape& shape, DType dtype);
   Tensor draw(const Shape& shape, DType dtype, double low, double high);
 

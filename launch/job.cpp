@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "launch/run_directory.h"
+#include "launch/scan_choice.h"
 #include "runtime/log.h"
 
 namespace baton {
@@ -60,6 +61,7 @@ Job::Job(const Command& command, World& world_ranks, Group& world) : config(comm
   ranks.world = compute->world.get();
   ranks.sp = compute->sp.get();
   ranks.stream = compute->stream;
+  if (config.parallel.scan == "auto") config.parallel.scan = to_string(choose_scan(config, ranks, planning));
 }
 
 std::string newest_checkpoint(const Config& config) {

@@ -39,7 +39,12 @@ ExitCode run_command(const Command& command, World& world, Group& group) {
     BenchOptions options;
     const Device device = select_device(command.flags.at("device"), world, group);
     together(group, [&] { options = parse_bench_options(command, device); });
-    return run_bench(options, group);
+    if (options.threads > 0) omp_set_num_threads(static_cast<int>(options.threads));
+    if (!options.comm) return run_bench(options, group);
+    together(group, [&] { CHECK_INPUT(group.size() > 1, "baton bench comm: must run on two ranks or more"); });
+    const Compute compute(command.flags.at("device"), world, group, 0, group.deadline());
+    return run_comm_bench(options, {Topology::make(world.size(), world.rank(), 0), compute.world.get(),
+                                    compute.sp.get(), compute.stream});
   }
   if (command.name == "doctor") {
     DoctorOptions options;

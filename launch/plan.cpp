@@ -3,9 +3,11 @@
 //   baton plan --config configs/gla-1.3b.cfg
 //   baton plan --config configs/gla-1.3b.cfg --parallel.sp 8 --data.seq_len 1048576 --train.window 131072
 //   baton plan --config configs/gla-1.3b.cfg --train.micro_batch 1 --plan.memory 80
+//   baton plan --config configs/gla-1.3b.cfg --plan.ranks 8,64,256 --plan.step_s 0.3 --plan.latency 20
+//     --plan.bandwidth 40 --plan.compose_bandwidth 2000
 #include "launch/job.h"
 #include "launch/memory_plan.h"
-#include "model/carry.h"
+#include "launch/scaling_plan.h"
 #include "runtime/cuda.h"
 #include "runtime/log.h"
 
@@ -47,6 +49,33 @@ const char* senders(ScanStrategy scan) {
   return "";
 }
 
+void print_hand_over(const Job& job) {
+  const Config& c = job.config;
+  const StepScans scans = StepScans::of(c, job.ranks.topology);
+  const ScanStrategy scan = parse_scan_strategy("parallel.scan", c.parallel.scan);
+  const int sp = job.ranks.topology.sp_size;
+  int64_t state_bytes = 0, sent_bytes = 0;
+  fmt::print("hand-over of one layer, forward, {} (backward: the same from the other end)\n", senders(scan));
+  for (int64_t l = 0; l < c.model.layers; ++l) {
+    const LayerDims d = LayerDims::of(c.model, l);
+    const auto& [state, carry, spans] = scans.layers[static_cast<size_t>(l)];
+    const int64_t sent = scan == ScanStrategy::kChain ? state : carry;
+    state_bytes += state;
+    sent_bytes += sent * StateScan::max_messages(scan, sp);
+    if (l > 0 && d.lrpe == LayerDims::of(c.model, l - 1).lrpe) continue;
+    const int64_t numel = scans.micro_batch * d.H * d.operator_k() * d.V;
+    fmt::print("  layer {} on: {} = {} x {} x {} x {} x {}{} ({})\n", l, sent, state / numel, scans.micro_batch, d.H,
+               d.operator_k(), d.V, sent > state ? fmt::format(" + {} of decays", sent - state) : "",
+               format_bytes(sent));
+  }
+  if (sp == 1) state_bytes = 0;  // it stays where it is
+  fmt::print(
+      "  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}{}\n",
+      format_bytes(2 * sent_bytes), scans.windows, scans.micro_batches,
+      scans.windows > 1 ? fmt::format("; between windows {}", format_bytes(2 * state_bytes)) : "",
+      c.in_stream_order() ? fmt::format("; to the next step {}", format_bytes(scans.micro_batches * state_bytes)) : "");
+}
+
 }  // namespace
 
 ExitCode run_plan(Job& job) {
@@ -56,42 +85,23 @@ ExitCode run_plan(Job& job) {
                 "model.vocab = 0: a plan without data.train needs the vocabulary; give --model.vocab");
   });
   const Trainer trainer(c, Trainer::Purpose::kTrain, job.ranks, true);
+  std::string scaling;
+  together(job.world, [&] {
+    if (c.plan.ranks.empty()) return;
+    scaling = scaling_table(ScalingPlan::of(c, job.ranks.topology, ParameterTable(c.model)), c);
+  });
   if (!job.root()) return ExitCode::kDone;
-  const bool may_use_gpu = c.run.device != "cpu" && c.run.dtype != "float64";
-  const MemoryRows beside = may_use_gpu ? beside_arena(job.ranks.topology) : MemoryRows{};
+  const MemoryRows beside = c.may_use_gpu() ? beside_arena(job.ranks.topology) : MemoryRows{};
   fmt::print("{}\n{}", parameter_table(const_cast<Trainer&>(trainer).model().table()),
              memory_table(trainer.arena(), beside));
-  if (may_use_gpu) print_largest_window(job, beside);
+  if (c.may_use_gpu()) print_largest_window(job, beside);
   fmt::print("\n");
-  const int64_t sp = job.ranks.topology.sp_size, dp = job.ranks.topology.dp_size();
-  const int64_t micro = c.train.micro_batch > 0 ? c.train.micro_batch : c.train.batch / dp;
-  const int64_t window = std::min(c.train.window > 0 ? c.train.window : c.data.seq_len, c.data.seq_len);
-  const WindowPlan plan{c.data.seq_len, window, sp, 0};
-  const int64_t W = plan.num_windows(), num_micro = c.train.batch / (dp * micro);
-  const ScanStrategy scan = parse_scan_strategy("parallel.scan", c.parallel.scan);
-  const int64_t number_bytes = c.run.dtype == "float64" ? 8 : 4;
-  int64_t state_bytes = 0, sent_bytes = 0;
-  fmt::print("hand-over of one layer, forward, {} (backward: the same from the other end)\n", senders(scan));
-  for (int64_t l = 0; l < c.model.layers; ++l) {
-    const LayerDims d = LayerDims::of(c.model, l);
-    const int64_t state = micro * d.H * d.operator_k() * d.V;
-    const int64_t carry = carry_numel(d.attention(micro, 1, DType::kFloat32));
-    const int64_t sent = scan == ScanStrategy::kChain ? state : carry;
-    state_bytes += state * number_bytes;
-    sent_bytes += sent * number_bytes * StateScan::max_messages(scan, static_cast<int>(sp));
-    if (l > 0 && d.lrpe == LayerDims::of(c.model, l - 1).lrpe) continue;
-    fmt::print("  layer {} on: {} = {} x {} x {} x {} x {}{} ({})\n", l, sent * number_bytes, number_bytes, micro, d.H,
-               d.operator_k(), d.V, sent > state ? fmt::format(" + {} of decays", (sent - state) * number_bytes) : "",
-               format_bytes(sent * number_bytes));
-  }
-  if (sp == 1) state_bytes = 0;  // it stays where it is
-  fmt::print("  a step and rank, all layers, forward and backward: {} in each of {} windows x {} micro-batches{}{}\n",
-             format_bytes(2 * sent_bytes), W, num_micro,
-             W > 1 ? fmt::format("; between windows {}", format_bytes(2 * state_bytes)) : "",
-             c.in_stream_order() ? fmt::format("; to the next step {}", format_bytes(num_micro * state_bytes)) : "");
+  print_hand_over(job);
   fmt::print("{} ranks (dp {} x sp {}), shards of up to {} tokens, {} tokens a step, {:.3g} FLOP a token\n",
-             job.ranks.topology.world_size, dp, sp, WindowPlan::capacity(c.data.seq_len, window, sp),
-             c.train.batch * c.data.seq_len, trainer.flops_per_token());
+             job.ranks.topology.world_size, job.ranks.topology.dp_size(), job.ranks.topology.sp_size,
+             StepScans::of(c, job.ranks.topology).shard_tokens, c.train.batch * c.data.seq_len,
+             trainer.flops_per_token());
+  if (!scaling.empty()) fmt::print("\n{}", scaling);
   return ExitCode::kDone;
 }
 

@@ -20,7 +20,7 @@ void GradientReduction::start(const Stream& stream) {
 void GradientReduction::final_from(int64_t first, const Stream& stream) {
   const Range bucket{first, buckets_.empty() ? gradients_.numel() : buckets_.back().first};
   const Tensor x = gradients_.rows(bucket.first, bucket.size());
-  if (first > 0 && x.bytes() < bucket_bytes_) return;
+  if (!is_bucket(first, x.bytes(), bucket_bytes_)) return;
   mark_not_finite(x, marks_.rows(static_cast<int64_t>(buckets_.size()), 1), stream);
   buckets_.push_back(bucket);
   sums_.push_back(group_.begin_all_reduce(x, ReduceOp::kSum, stream));

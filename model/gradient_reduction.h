@@ -20,6 +20,11 @@ class GradientReduction {
   /// waste the link, larger ones begin later and leave more for the end, which nothing hides.
   static constexpr int64_t kBucketBytes = int64_t{32} << 20;
 
+  /// Whether the stretch of so many bytes that has become final, from element `first` on, is a bucket.
+  static bool is_bucket(int64_t first, int64_t bytes, int64_t bucket_bytes = kBucketBytes) {
+    return first == 0 || bytes >= bucket_bytes;
+  }
+
   /// max_buckets: calls of final_from in a step.
   GradientReduction(Group& group, const Tensor& gradients, int64_t max_buckets, Arena& arena,
                     int64_t bucket_bytes = kBucketBytes);

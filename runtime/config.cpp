@@ -152,6 +152,19 @@ std::vector<int64_t> parse_index_list(const std::string& key, const std::string&
   return {indices.begin(), indices.end()};
 }
 
+std::vector<int64_t> parse_count_list(const std::string& key, const std::string& text) {
+  constexpr int64_t kMost = 1 << 20;
+  std::vector<int64_t> list;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int64_t& count = list.emplace_back();
+    CHECK_INPUT(read_number(text.substr(begin, end - begin), count) && count >= 1 && count <= kMost,
+                "{} = {}: must be a list of integers from 1 to {}, such as 8,64", key, text, kMost);
+    begin = end + 1;
+  }
+  return list;
+}
+
 StepRange parse_step_range(const std::string& key, const std::string& text) {
   StepRange steps;
   if (text == "none") return steps;

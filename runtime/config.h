@@ -61,6 +61,11 @@ struct DumpConfig {
 
 struct PlanConfig {
   double memory = 0;  // GiB
+  std::string ranks;
+  int64_t ranks_per_node = 8;
+  double step_s = 0;
+  double latency = 0, bandwidth = 0, node_latency = 0, node_bandwidth = 0;  // us, GB/s
+  double compose_bandwidth = 0, sum_bandwidth = 0;                          // GB/s
 };
 
 struct SampleConfig {
@@ -87,6 +92,8 @@ struct Config {
   PlanConfig plan;
   SampleConfig sample;
 
+  /// A GPU is neither excluded by run.device nor by run.dtype.
+  bool may_use_gpu() const { return run.device != "cpu" && run.dtype != "float64"; }
   bool in_stream_order() const { return data.order == "stream"; }
   /// What the training data must hold: a sequence, or one for every row of the batch.
   SequenceLength train_length() const {
@@ -129,6 +136,9 @@ std::string nearest_name(const std::string& wrong, const std::vector<std::string
 
 /// Comma-separated indices below `count`, or "all" or "none". Throws an input error naming `key`.
 std::vector<int64_t> parse_index_list(const std::string& key, const std::string& text, int64_t count);
+
+/// Comma-separated counts from 1 on; none where the text is empty. Throws an input error naming `key`.
+std::vector<int64_t> parse_count_list(const std::string& key, const std::string& text);
 
 /// Steps "first:last", counted from 1, or "none". Throws an input error naming `key`.
 struct StepRange {

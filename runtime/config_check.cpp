@@ -124,12 +124,25 @@ void check_train(const TrainConfig& t, int64_t seq_len) {
   check_real("train.decay_fraction", t.decay_fraction, 0, 1);
 }
 
+void check_plan(const PlanConfig& p) {
+  check_real("plan.memory", p.memory, 0, 1 << 20);
+  parse_count_list("plan.ranks", p.ranks);
+  check_range("plan.ranks_per_node", p.ranks_per_node, 1, kMaxId);
+  check_real("plan.step_s", p.step_s, 0, kMaxReal);
+  check_real("plan.latency", p.latency, 0, kMaxReal);
+  check_real("plan.bandwidth", p.bandwidth, 0, kMaxReal);
+  check_real("plan.node_latency", p.node_latency, 0, kMaxReal);
+  check_real("plan.node_bandwidth", p.node_bandwidth, 0, kMaxReal);
+  check_real("plan.compose_bandwidth", p.compose_bandwidth, 0, kMaxReal);
+  check_real("plan.sum_bandwidth", p.sum_bandwidth, 0, kMaxReal);
+}
+
 void check_rest(const Config& c) {
   check_range("eval.every", c.eval.every, 0, kMaxInt);
   check_range("eval.tokens", c.eval.tokens, 1, kMaxTokens);
   check_range("eval.seq_len", c.eval.seq_len, 0, kMaxTokens);
   check_real("parallel.deadline", c.parallel.deadline, kTiny, kMaxReal);
-  check_choice("parallel.scan", c.parallel.scan, {"chain", "doubling", "all_gather"});
+  check_choice("parallel.scan", c.parallel.scan, {"chain", "doubling", "all_gather", "auto"});
   check_range("checkpoint.every", c.checkpoint.every, 0, kMaxInt);
   check_range("checkpoint.keep", c.checkpoint.keep, 0, kMaxInt);
   require(c.checkpoint.state.empty() || c.in_stream_order(), "checkpoint.state", c.checkpoint.state,
@@ -144,7 +157,7 @@ void check_rest(const Config& c) {
             "be a list of state, dstate and gate");
     begin = end + 1;
   }
-  check_real("plan.memory", c.plan.memory, 0, 1 << 20);
+  check_plan(c.plan);
   check_range("sample.tokens", c.sample.tokens, 0, kMaxTokens);
   check_range("sample.top_k", c.sample.top_k, 0, kMaxInt);
   check_range("sample.seed", c.sample.seed, 0, kMaxInt);

@@ -65,7 +65,8 @@ void for_each_key(C& c, F&& f) {
   f("eval.seq_len", c.eval.seq_len, "tokens of an evaluated sequence; 0: data.seq_len");
   f("eval.by_position", c.eval.by_position, "also print the loss by position in the sequence");
   f("parallel.sp", c.parallel.sp, "ranks that share a sequence; 0: all");
-  f("parallel.scan", c.parallel.scan, "strategy of the state scan: chain, doubling or all_gather");
+  f("parallel.scan", c.parallel.scan,
+    "strategy of the state scan: chain, doubling, all_gather, or auto (the one that costs least, by a measurement)");
   f("parallel.deadline", c.parallel.deadline, "seconds that a rank waits for another before the job ends");
   f("checkpoint.every", c.checkpoint.every, "steps between checkpoints; 0: at the end only");
   f("checkpoint.keep", c.checkpoint.keep, "newest checkpoints kept; 0: all");
@@ -78,6 +79,17 @@ void for_each_key(C& c, F&& f) {
   f("dump.layers", c.dump.layers, "all or a list such as 0,3");
   f("dump.grid", c.dump.grid, "global positions dumped: multiples of this");
   f("plan.memory", c.plan.memory, "GiB of one GPU, for the largest window; 0: those of the device, where there is one");
+  f("plan.ranks", c.plan.ranks, "numbers of ranks such as 8,64,256, for predicted step times; empty: none");
+  f("plan.ranks_per_node", c.plan.ranks_per_node, "ranks of a node, one after another");
+  f("plan.step_s", c.plan.step_s, "seconds of a step on one rank, as measured: step_s of metrics.jsonl");
+  f("plan.latency", c.plan.latency, "microseconds of a message between nodes, beside its bytes");
+  f("plan.bandwidth", c.plan.bandwidth, "GB/s of one rank's messages to another node");
+  f("plan.node_latency", c.plan.node_latency, "plan.latency inside a node");
+  f("plan.node_bandwidth", c.plan.node_bandwidth,
+    "plan.bandwidth inside a node; 0: latency and bandwidth as between nodes");
+  f("plan.compose_bandwidth", c.plan.compose_bandwidth, "GB/s that compositions of carries read and write");
+  f("plan.sum_bandwidth", c.plan.sum_bandwidth,
+    "GB/s of a gradient's sum, 2 (ranks - 1) / ranks of its bytes over its time; 0: that of messages");
   f("sample.prompt", c.sample.prompt, "text to continue");
   f("sample.tokens", c.sample.tokens, "tokens to sample");
   f("sample.temperature", c.sample.temperature, "softmax temperature; 0: the likeliest token");

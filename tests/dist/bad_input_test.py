@@ -64,7 +64,9 @@ class BadInput(driver.Test):
                 ("train.steps", "ten", "integer"), ("train.steps", -1, "0"), ("train.lr", -1, "least 0"),
                 ("run.dtype", "float16", "float32"), ("run.device", "gpu", "cuda"), ("run.profile", "3:2", "first:last"),
                 ("model.layers", 0, "1"), ("model.family", "gpt", "gla"), ("train.window", 200, "data.seq_len = 96"),
-                ("dump.what", "foo", "state"), ("parallel.scan", "ring", "chain"), ("eval.by_position", "yes", "true")):
+                ("dump.what", "foo", "state"), ("parallel.scan", "ring", "chain"),
+                ("plan.ranks", "8,x", "8,64"), ("plan.ranks", "8,,64", "integers"), ("plan.ranks_per_node", 0, "between 1"),
+                ("plan.bandwidth", -1, "least 0"), ("eval.by_position", "yes", "true")):
             self.refuse_keys({key: value}, f"{key} = {value}", *words)
 
     def test_shapes_and_ranks(self):

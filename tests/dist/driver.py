@@ -47,10 +47,14 @@ def main():
     unittest.main(module="__main__", argv=sys.argv[:1], verbosity=2)
 
 
+def num_gpus():
+    listing = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return (listing or "").count("GPU ")
+
+
 def require_gpus(count):
     """Ends with CTest's code for a skipped test where there are fewer."""
-    listing = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    if (listing or "").count("GPU ") < count:
+    if num_gpus() < count:
         print(f"no {count} GPUs")
         sys.exit(77)
 

@@ -35,6 +35,20 @@ class Gpu(driver.Test):
                 self.assertAlmostEqual(part["launch us"], part["us"] - part["graph us"], places=6)
                 self.assertGreater(part["floor %"], 0)
 
+    def test_bench_measures_what_handing_on_takes(self):
+        if driver.num_gpus() < 2:
+            self.skipTest("no 2 GPUs")
+        done = self.run_baton(2, "bench", "comm", "--device", "cuda", "--shape", "H2_K64_V64", "--gate", "vector,fixed",
+                              "--tokens", 256, "--repeat", 3, "--graph", "--json", "comm.jsonl")
+        self.assertEqual(done.code, 0, done)
+        device, gradients, *cases = map(json.loads, (self.dir / "comm.jsonl").read_text().splitlines())
+        self.assertEqual([device["ranks"], len(cases)], [2, 2])
+        for case in cases:
+            for piece in ("message", "hand-over", "composition", "scan, chain", "scan, doubling", "scan, all_gather"):
+                self.assertGreater(case[piece]["graph us"], 0, piece)
+            for how in ("alone", "stages", "chain", "doubling", "all_gather"):
+                self.assertGreater(case["operator"][how]["24 with backward"]["graph us"], 0, how)
+
 
 driver.require_gpus(1)
 driver.main()

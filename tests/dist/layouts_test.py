@@ -59,6 +59,16 @@ class Layouts(driver.Test):
             self.assertEqual(sent, {scan: count * state for scan, count in messages.items()})
         self.assertGreater(handed_on(3, "doubling"), 3 * handed_on(3, "chain") // 2)  # decays beside the states
 
+    def test_the_measured_choice_is_the_strategy_it_names(self):
+        run = self.start(3, "train", "auto", parallel__scan="auto").finish()
+        self.assertEqual(run.code, 0, run)
+        chosen = re.search(r"parallel.scan = auto: (\w+)\. Estimated for a step: chain [\d.e+-]+ ms, doubling", run.out)[1]
+        self.assertIn(f"scan = {chosen}\n", (self.dir / "auto/config.cfg").read_text())
+        named = self.train(3, "named", parallel__scan=chosen)
+        self.assert_same_tensors(self.checkpoints("auto")[-1], self.checkpoints("named")[-1])
+        again = self.run_baton(3, "eval", "--config", "tiny.cfg", "--run.dir", "auto", "--parallel.scan", "auto")
+        self.assertIn("parallel.scan = auto: ", again.out, again)
+
     def test_windows(self):
         whole = self.train(1, "whole", eval__every=10)
         for ranks in (1, 3):

@@ -77,6 +77,31 @@ class Program(driver.Test):
         self.assertIn("with 8.0 GiB a GPU: no window fits", self.plan(1, config, *args[:-1], 8))
         self.assertNotIn("GPU", self.plan(1, config, "--run.device", "cpu", "--run.dtype", "float32"))
 
+    def test_plan_of_more_ranks(self):
+        links = ["--plan.latency", 20, "--plan.bandwidth", 40, "--plan.compose_bandwidth", 2000]
+        text = self.plan(1, "tiny.cfg", "--plan.ranks", "8,64", "--plan.step_s", 0.25, *links)
+        rows = re.findall(r"(?m)^ +(\d+) +(\d+) +(\d+) +(\d+)  (\w+)", text)
+        self.assertEqual(rows, [(str(n), str(n), str(n // 8), str(96 * n), scan) for n in (8, 64)
+                                for scan in ("chain", "doubling", "all_gather")])
+        self.assertRegex(self.plan(1, "tiny.cfg", "--parallel.sp", 8, "--parallel.scan", "auto", *links),
+                         r"parallel.scan = auto: doubling\.")
+        for args, word in ((["--plan.ranks", 8, *links], "plan.step_s = 0"),
+                           (["--parallel.sp", 8, "--parallel.scan", "auto"], "plan.bandwidth = 0"),
+                           (["--plan.ranks", 9, "--plan.step_s", 1, "--parallel.sp", 2, *links], "parallel.sp = 2")):
+            done = self.run_baton(2, "plan", "--config", "tiny.cfg", *args)
+            self.assertEqual(done.code, 2, done)
+            self.assertIn(word, done.err)
+
+    def test_bench_of_messages(self):
+        done = self.run_baton(2, "bench", "comm", "--shape", "H2_K8_V16", "--gate", "vector", "--tokens", 70,
+                              "--repeat", 1, "--threads", 1)
+        self.assertEqual(done.code, 0, done)
+        plan = re.search(r"baton plan (--plan.latency .*)", done.out)[1].split()
+        self.assertIn("doubling", self.plan(1, "tiny.cfg", "--plan.ranks", 2, "--plan.step_s", 0.1, *plan))
+        done = self.run_baton(1, "bench", "comm")
+        self.assertEqual(done.code, 2, done)
+        self.assertIn("must run on two ranks or more", done.err)
+
     def test_plan_equals_the_run(self):
         """Memory by group and parameters of a plan are those that the run prints."""
         for family in ("gla", "tnl"):

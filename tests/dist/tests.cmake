@@ -21,9 +21,6 @@ target_sources(comm_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_c
 add_test(NAME dist/comm_dist_test/without_mpirun COMMAND comm_dist_test)
 set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 300)
 
-# Not a test: what the transport costs, see its head.
-baton_dist_test(comm_bench LIBRARIES baton_comm)
-
 # Started by killed_rank_test.py.
 add_executable(killed_rank dist/killed_rank.cpp)
 target_link_libraries(killed_rank PRIVATE baton_comm)
@@ -35,11 +32,6 @@ if(BATON_HAS_CUDA)
   target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
-
-  # Not tests: what a hand-over between GPUs costs, see their heads.
-  baton_dist_test(comm_gpu_bench LIBRARIES baton_comm)
-  target_sources(comm_gpu_bench PRIVATE dist/device_carry.cu)
-  baton_dist_test(attention_gpu_bench LIBRARIES baton_model)
 endif()
 
 # Whole programs under mpirun, most of them baton on a tiny model: dist/NAME.py, and what they share in dist/driver.py.

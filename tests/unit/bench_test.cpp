@@ -19,14 +19,14 @@ using testing::IsSupersetOf;
 
 constexpr Device kCpu{}, kGpu{DeviceType::kCuda, 0};
 
-BenchOptions parse(std::vector<std::string> args, Device device = kCpu) {
-  args.insert(args.begin(), {"bench", "kernels"});
+BenchOptions parse(std::vector<std::string> args, Device device = kCpu, const char* what = "kernels") {
+  args.insert(args.begin(), {"bench", what});
   return parse_bench_options(parse_command_line(args, {}), device);
 }
 
-std::string refusal(const std::vector<std::string>& args, Device device = kCpu) {
+std::string refusal(const std::vector<std::string>& args, Device device = kCpu, const char* what = "kernels") {
   try {
-    parse(args, device);
+    parse(args, device, what);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kInput);
     return error.describe();
@@ -39,6 +39,13 @@ std::vector<std::string> names(const BenchOptions& o) {
   for (const AttentionShape& s : o.cases)
     list.push_back(fmt::format("{} {} {} x {}", shape_name(s), to_string(s.gate), s.B, s.T));
   return list;
+}
+
+std::vector<nlohmann::json> read_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
 }
 
 TEST(Bench, EachDeviceHasItsOwnCases) {
@@ -81,6 +88,16 @@ TEST(Bench, BadFlagsAreNamed) {
   EXPECT_THAT(refusal({"--graph"}), HasSubstr("--graph = true: a CPU has no CUDA graphs"));
 }
 
+TEST(Bench, OfMessagesIsOneSequence) {
+  const BenchOptions cpu = parse({}, kCpu, "comm");
+  EXPECT_TRUE(cpu.comm);
+  EXPECT_EQ(cpu.cases.size(), std::size(kCpuBenchmarkShapes));
+  EXPECT_THAT(names(parse({"--shape", "H4_K256_V512", "--gate", "vector"}, kGpu, "comm")),
+              ElementsAre("H4_K256_V512 vector 1 x 16384"));
+  EXPECT_THAT(refusal({}, kCpu, "com"), HasSubstr("baton bench com: must be kernels or comm"));
+  EXPECT_THAT(refusal({"--stages"}, kCpu, "comm"), HasSubstr("--stages = true"));
+}
+
 // 32,768 tokens in bfloat16, counted by hand: q, k, v, o and float32 gates once; with backward also dout and gradients.
 TEST(Bench, WorkIsThatOfEachTensorOnce) {
   const AttentionShape wide{1, 32768, 4, 256, 512, GateKind::kVector}, fixed{16, 2048, 16, 128, 128, GateKind::kFixed};
@@ -106,9 +123,7 @@ TEST(Bench, WritesWhatItMeasured) {
       {"--shape", "H4_K16_V32", "--tokens", "70", "--repeat", "1", "--stages", "--json", dir.path("bench.jsonl")});
   o.tokens = 210;
   run_ranks(2, [&](Group& group) { EXPECT_EQ(run_bench(o, group), ExitCode::kDone); });
-  std::ifstream file(o.json);
-  std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  const std::vector<nlohmann::json> lines = read_lines(o.json);
   ASSERT_EQ(lines.size(), 6U);  // one of the machine, one for each gate kind
   EXPECT_EQ(lines[0]["ranks"], 2);
   for (size_t i = 1; i < lines.size(); ++i) {
@@ -131,6 +146,36 @@ TEST(Bench, WritesWhatItMeasured) {
       EXPECT_NEAR(c[part]["TFLOP/s"], 1e-6 * work.operations / us, 1e-9);
     }
     EXPECT_GT(c["forward_backward"]["us"], c["forward"]["us"]);
+  }
+}
+
+TEST(Bench, WritesWhatMessagesTake) {
+  const ScratchDir dir;
+  const BenchOptions o = parse({"--shape", "H2_K8_V16", "--gate", "fixed,bilinear", "--tokens", "70", "--repeat", "1",
+                                "--json", dir.path("comm.jsonl")},
+                               kCpu, "comm");
+  run_ranks(3, [&](Group& group) {
+    EXPECT_EQ(run_comm_bench(o, {{3, group.rank(), 3}, &group, &group, {}}), ExitCode::kDone);
+  });
+  const std::vector<nlohmann::json> lines = read_lines(o.json);
+  ASSERT_EQ(lines.size(), 4U);  // one of the machine, one of the gradients' sum, one for each gate kind
+  EXPECT_EQ(lines[0]["ranks"], 3);
+  EXPECT_NEAR(lines[1]["GB/s"], 1e-3 * 4 / 3 * lines[1]["bytes"].get<double>() / lines[1]["us"].get<double>(), 1e-6);
+  const std::vector<std::string> names_of_strategies{"chain", "doubling", "all_gather"};
+  for (size_t i = 2; i < lines.size(); ++i) {
+    const nlohmann::json& c = lines[i];
+    EXPECT_EQ(c["state_bytes"], 4 * 2 * 8 * 16);
+    EXPECT_EQ(c["carry_bytes"], 4 * 2 * (8 * 16 + (c["gate"] == "bilinear" ? 8 + 16 : 0)));
+    EXPECT_EQ(c["spans"], 2);
+    for (const char* piece : {"message", "hand-over", "composition", "own carry", "advance", "scan, chain",
+                              "scan, doubling", "scan, all_gather"})
+      EXPECT_GT(c[piece]["us"], 0) << piece;
+    for (const char* how : {"alone", "stages", "chain", "doubling", "all_gather", "whole"}) {
+      const nlohmann::json& line = c["operator"][how];
+      for (const char* column : {"forward", "24 forward"}) EXPECT_GT(line[column]["us"], 0) << how;
+      EXPECT_EQ(line.contains("model us"), std::ranges::count(names_of_strategies, std::string(how)) == 1);
+    }
+    EXPECT_GT(c["plan"]["bandwidth"], 0);
   }
 }
 

@@ -1,0 +1,122 @@
+#include "launch/scan_choice.h"
+
+#include <algorithm>
+
+#include "launch/group_timer.h"
+#include "model/carry.h"
+
+namespace baton {
+StepScans StepScans::of(const Config& config, const Topology& topology) {
+  const int64_t per_dp = config.train.batch / topology.dp_size(), T_total = config.data.seq_len;
+  StepScans s;
+  s.micro_batch = config.train.micro_batch > 0 ? config.train.micro_batch : per_dp;
+  s.micro_batches = per_dp / s.micro_batch;
+  const int64_t window = std::min(config.train.window > 0 ? config.train.window : T_total, T_total);
+  s.shard_tokens = WindowPlan::capacity(T_total, window, topology.sp_size);
+  s.windows = WindowPlan{T_total, window, topology.sp_size, 0}.num_windows();
+  const int64_t between_windows = (s.windows - 1) * (config.train.window_mode == "exact" ? 2 : 1);
+  s.wraps = s.micro_batches * (between_windows + (config.in_stream_order() ? 1 : 0));  // one to the next step
+  const Precision precision = Precision::of(parse_dtype(config.run.dtype));
+  for (int64_t l = 0; l < config.model.layers; ++l) {
+    const AttentionShape shape =
+        LayerDims::of(config.model, l).attention(s.micro_batch, s.shard_tokens, precision.compute);
+    s.layers.push_back({shape.state().numel() * size_of(precision.accum), carry_numel(shape) * size_of(precision.accum),
+                        shape.num_spans()});
+  }
+  return s;
+}
+
+void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& stream) {
+  for (const int step : {1, -1}) {
+    std::vector<Transfer> transfers;
+    const auto add = [&](Transfer::Kind kind, const Tensor& x, int peer) {
+      if (peer >= 0 && peer < group.size()) transfers.push_back({kind, x, peer});
+    };
+    add(Transfer::Kind::kSend, out, group.rank() + step);
+    add(Transfer::Kind::kRecv, in, group.rank() - step);
+    if (!transfers.empty()) group.exchange(transfers, stream)->wait();
+  }
+}
+
+ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType number) {
+  constexpr int kRepeats = 9, kCalls = 8;
+  const Stream& stream = ranks.stream;
+  GroupTimer timer(*ranks.world, stream, kRepeats);
+  const auto seconds_of = [&](const std::function<void()>& call) {
+    return timer.median_of([&] {
+      for (int i = 0; i < kCalls; ++i) call();
+    }) / kCalls;
+  };
+  const int64_t numel = carry_numel(shape);
+  const OwnedTensor out({numel}, number, stream.device), in({numel}, number, stream.device),
+      tokens({ranks.sp->size(), shape.B}, DType::kInt64, stream.device),
+      decays({shape.B, shape.H, shape.K}, number, stream.device);
+  for (const Tensor& x : {out.tensor, in.tensor, tokens.tensor}) set_zero(x, stream);
+  const auto hop_seconds = [&](int64_t n) {
+    const Tensor from = out.tensor.rows(0, n), to = in.tensor.rows(0, n);
+    return seconds_of([&] { ping_pong(*ranks.sp, from, to, stream); }) / 2;
+  };
+  AttentionInputs inputs;
+  inputs.shape = shape;
+  const FixedDecays fixed{tokens, decays};
+  const AttentionChunks none;  // a composition needs no spans
+  const ShardCarry carry = forward_carry(inputs, none, fixed, stream);
+  const double compose_s = seconds_of([&] { carry.compose({out, {0, 1}}, {in, {1, 2}}, out); });
+  const auto bytes = static_cast<double>(out.tensor.bytes());
+  ScanMachine machine;
+  machine.inside.latency_s = hop_seconds(1);
+  machine.inside.bandwidth = bytes / std::max(hop_seconds(numel) - machine.inside.latency_s, 1e-9);
+  machine.between = machine.inside;  // the slowest is meant
+  machine.compose_bandwidth = 3 * bytes / compose_s;
+  machine.sends_wait = stream.device.type == DeviceType::kCpu;
+  return machine;
+}
+
+void require_measured(const char* key, double value, const char* by) {
+  CHECK_INPUT(value > 0, "{} = {}: must be above 0 where plan.ranks is given or parallel.scan = auto; {} measures it",
+              key, value_text(value), by);
+}
+
+ScanMachine planned_machine(const Config& config) {
+  constexpr double kMicro = 1e-6, kGiga = 1e9;
+  const PlanConfig& p = config.plan;
+  require_measured("plan.bandwidth", p.bandwidth, "baton bench comm");
+  require_measured("plan.compose_bandwidth", p.compose_bandwidth, "baton bench comm");
+  ScanMachine machine;
+  machine.inside = machine.between = {p.latency * kMicro, p.bandwidth * kGiga};
+  if (p.node_bandwidth > 0) machine.inside = {p.node_latency * kMicro, p.node_bandwidth * kGiga};
+  machine.ranks_per_node = p.ranks_per_node;
+  machine.compose_bandwidth = p.compose_bandwidth * kGiga;
+  machine.sends_wait = !config.may_use_gpu();
+  return machine;
+}
+
+ScanStrategy choose_scan(const Config& config, const Ranks& ranks, bool planning) {
+  const int P = ranks.topology.sp_size;
+  if (P == 1) return ScanStrategy::kChain;
+  const StepScans scans = StepScans::of(config, ranks.topology);
+  ScanMachine machine;
+  if (planning) {
+    together(*ranks.world, [&] { machine = planned_machine(config); });
+  } else {
+    const Precision precision = Precision::of(parse_dtype(config.run.dtype));
+    int64_t largest = 0;
+    for (int64_t l = 0; l < config.model.layers; ++l)
+      if (scans.layers[l].carry_bytes > scans.layers[largest].carry_bytes) largest = l;
+    const LayerDims dims = LayerDims::of(config.model, largest);
+    machine = measure_scan(ranks, dims.attention(scans.micro_batch, 1, precision.compute), precision.accum);
+  }
+  const ScanStrategy chosen = cheapest_strategy(P, scans.layers, machine);
+  if (ranks.topology.world_rank != 0) return chosen;
+  std::string estimates;
+  for (const ScanStrategy strategy : kScanStrategies)
+    estimates += fmt::format(" {} {:.3g} ms,", to_string(strategy), 1e3 * scans.exposed(strategy, P, machine));
+  fmt::print(
+      "parallel.scan = auto: {}. Estimated for a step:{} by messages of {:.3g} us + {:.3g} GB/s and {:.3g} GB/s of "
+      "compositions\n",
+      to_string(chosen), estimates, 1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth,
+      1e-9 * machine.compose_bandwidth);
+  return chosen;
+}
+
+}  // namespace baton
