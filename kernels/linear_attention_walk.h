@@ -18,7 +18,18 @@ constexpr bool walk_exists(int own_dim, int other_dim) {
 constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool read) {
   const int own = walk_own(own_dim) / 64, other = other_dim / 64;
   const int tiles = 2 * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
-  return tiles * 64 * 64 * 2 + (channels ? 2 * other_dim * 4 : 11 * 64 * 4 + 128);
+  const int tables = channels ? 2 * other_dim * 4 : 10 * 64 * 4 + 128;
+  return tiles * 64 * 64 * 2 + (tables + 1023) / 1024 * 1024;
+}
+
+/// The same for one that makes dv and dk at once; keys and values have `dim` channels, one number a token.
+constexpr int gradient_walk_shared_bytes(int dim) {
+  return walk_shared_bytes(dim, dim, false, true) + (2 * (dim / 64) + 1) * 64 * 64 * 2;
+}
+
+/// Whether there is one.
+constexpr bool gradient_walk_exists(int key_dim, int value_dim) {
+  return key_dim == value_dim && (key_dim == 64 || key_dim == 128);
 }
 
 }  // namespace baton

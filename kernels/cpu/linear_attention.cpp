@@ -81,8 +81,8 @@ bool walks_take(const AttentionShape& s, int64_t shared_bytes) {
 
 int64_t attention_span(const AttentionShape& shape, DType dtype) {
   if (dtype != DType::kBFloat16 || !walks_take(shape, cuda::max_shared_bytes())) return kChunk;
-  constexpr int64_t kFull = 128;  // blocks of the walk that makes outputs
-  return shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V))) >= kFull ? kLongestSpan : kLongSpan;
+  const int64_t full = shape.K == 256 ? 64 : 128;  // blocks of the outputs' walk; with 256 keys one a multiprocessor
+  return shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V))) >= full ? kLongestSpan : kLongSpan;
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {

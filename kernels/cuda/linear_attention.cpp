@@ -70,7 +70,10 @@ void walk_gradients(Stage& stage, const Ends& ends) {
   attention::Walk dq = stage.walk(true, false, Stage::Made::kOutput), dk = stage.walk(true, true, Stage::Made::kOutput);
   dq.out = a.dq, dk.out = a.dk;
   dq.first = ends.h0;
-  for (const attention::Walk& w : {dv, dq, dk}) stage.launch(w);
+  if (stage.gradients_at_once()) dv.dk_read = dk.read, dv.dk_out = dk.out;
+  stage.launch(dv);
+  stage.launch(dq);
+  if (!stage.gradients_at_once()) stage.launch(dk);
 }
 
 /// Takes the tensors of attention_gradients.

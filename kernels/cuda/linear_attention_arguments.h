@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace baton::cuda::attention {
@@ -29,9 +30,20 @@ struct Arguments {
                                      // leaving them, where spans have several chunks
 };
 
+/// Blocks of a kernel that go over `items`: as many as run at once, `on_each` on a multiprocessor, and not more than
+/// items.
+inline cudaError_t persistent_blocks(int64_t items, int on_each, unsigned* blocks) {
+  int device = 0, multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  *blocks = static_cast<unsigned>(std::min<int64_t>(items, int64_t{on_each} * multiprocessors));
+  return error;
+}
+
 /// A walk over the chunks of spans (linear_attention_walk.cuh, which has the equations). Activations are bfloat16.
 struct Walk {
   const void *own, *update, *read;  // [B, T, H, own or other side's channels]; read null: no out
+  const void* dk_read;              // v where dk is made, too, with dv (own is dout, update q, read k); or null
   int64_t own_dim;
   bool own_is_keys, reversed;
   bool carry;  // from no state; writes the span's own state, and forward its decays to Arguments::decay_k
@@ -41,7 +53,7 @@ struct Walk {
   float* last;                  // [B, H, K, V]: where its end goes, too; or null
   const __nv_bfloat16* scores;  // [B, H, N, C, C], and
   const float* chunk_decay;     // [B, H, N, K]: where decays have channels
-  void* out;                    // [B, T, H, own_dim]
+  void *out, *dk_out;           // [B, T, H, own_dim]
   void* chunk_states;           // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/linear_attention_pairs.cuh"
+#include "kernels/cuda/linear_attention_products.cuh"
 
 namespace baton::cuda::attention {
 
@@ -28,7 +29,7 @@ struct PassTraits {
     alignas(16) unsigned char number[kNumber ? sizeof(NumberDecay) : 16];
   };
   // Bytes of shared memory, in this order.
-  static constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
+  static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
   static constexpr int kScoreBytes = kTileBytes;
   static constexpr int kXYBytes = 2 * kTileBytes;  // own x and y; while scores are made, the other side's
   // H, DH; x, y of two steps; of spans all of two steps.
@@ -56,6 +57,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   const Arguments& a;
   Stretch at;
+  int piece;  // of products, as warps have them in linear_attention_tile.cuh: here four warps have a column half
   int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
   int64_t own_dim, other_dim;
   int other_tiles;
@@ -68,6 +70,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
       : a(arguments),
         at(chunk_at(arguments, item)),
+        piece(threadIdx.x / 32 % 4 * 2 + threadIdx.x / 128),
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
         channel(threadIdx.x % 32 * 2),
@@ -111,7 +114,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         if (warp == 0) *reinterpret_cast<float2*>(tables.other_whole + tile * kTile + channel) = outer.whole;
       }
       own += row_product(x, y);
-      write_levels(decay, outer, x, y, work);
+      write_levels(decay, tables.other_sums, x, y, work);
       write_resident(decay, outer, tile);
       __syncthreads();
       if (tile + 1 < other_tiles) copy_other(tile + 1);
@@ -174,10 +177,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       const Bf16* left_x = kOther ? resident_x(tile) : stage + tile % 2 * 2 * kSize;
       const Bf16* left_y = kOther ? resident_y(tile) : stage + (tile % 2 * 2 + 1) * kSize;
       if (!kOther && !above_diagonal()) {
-        multiply_tiles<Lies::kRows, Lies::kColumns>(left_x, left_y, warp, lane, 0, 4, sums);
+        multiply_tiles<Lies::kRows, Lies::kColumns>(left_x, left_y, piece, lane, 0, 4, sums);
       }
-      if constexpr (kDx) multiply_tiles<Lies::kRows, kState>(left_x, h_tile, warp, lane, 0, 4, dx);
-      if constexpr (kDy) multiply_tiles<Lies::kRows, kState>(left_y, dh_tile, warp, lane, 0, 4, dy);
+      if constexpr (kDx) multiply_tiles<Lies::kRows, kState>(left_x, h_tile, piece, lane, 0, 4, dx);
+      if constexpr (kDy) multiply_tiles<Lies::kRows, kState>(left_y, dh_tile, piece, lane, 0, 4, dy);
       __syncthreads();
     }
     if constexpr (!kOther) write_scores(sums);
@@ -204,11 +207,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       const Bf16 *left_x = work + tile % 2 * 4 * kSize, *left_y = left_x + kSize;
       const Bf16 *h_tile = left_y + kSize, *dh_tile = h_tile + kSize;
       wait_copies<0>();
+      publish_tiles();
       __syncthreads();
       if (tile + 1 < other_tiles) load(tile + 1);
-      if (!above_diagonal()) multiply_tiles<Lies::kRows, Lies::kColumns>(left_x, left_y, warp, lane, 0, 4, sums);
-      multiply_tiles<Lies::kRows, Lies::kRows>(left_x, h_tile, warp, lane, 0, 4, dx);
-      multiply_tiles<Lies::kRows, Lies::kRows>(left_y, dh_tile, warp, lane, 0, 4, dy);
+      multiply_span(left_x, left_y, h_tile, dh_tile, sums, dx, dy);
       if constexpr (kGates || kNumber) {
 #pragma unroll
         for (int i = 0; i < kSub; ++i) {
@@ -217,12 +219,33 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
           anchors[i % 2 * 2] += p.x, anchors[i % 2 * 2 + 1] += p.y;
         }
       }
+      wait_products();
     }
     __syncthreads();
     write_scores(sums);
   }
 
-  __device__ __forceinline__ bool above_diagonal() const { return warp / 2 < 2 && warp % 2 == 1; }
+  /// Starts sums += x y^T (below the diagonal), dx += x h, dy += y dh.
+  __device__ __forceinline__ void multiply_span(const Bf16* x, const Bf16* y, const Bf16* h, const Bf16* dh,
+                                                Accumulator& sums, Accumulator& dx, Accumulator& dy) {
+    const int row0 = piece / 2 * 16, col0 = piece % 2 * 32;
+    uint32_t left_x[4][4], left_y[4][4];
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      load_left<Lies::kRows>(x, row0, step * 16, lane, left_x[step]);
+      load_left<Lies::kRows>(y, row0, step * 16, lane, left_y[step]);
+    }
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int k0 = step * 16;
+      add_products<Lies::kColumns, 4>(sums, 0, left_x[step], y, k0, col0, lane, 0, above_diagonal() ? 0 : 4);
+      add_products<Lies::kRows, 4>(dx, 0, left_x[step], h, k0, col0, lane);
+      add_products<Lies::kRows, 4>(dy, 0, left_y[step], dh, k0, col0, lane);
+    }
+    commit_products();
+  }
+  __device__ __forceinline__ bool above_diagonal() const { return piece / 2 < 2 && piece % 2 == 1; }
 
   /// Rows (keys) or columns (values) of h * dh, summed over the other side with its decay of the whole chunk.
   __device__ __forceinline__ void add_anchors(const StateTile& h, const StateTile& dh, int tile,
@@ -245,7 +268,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   __device__ __forceinline__ void write_scores(Accumulator& sums) {
     if (above_diagonal()) return;
-    for_pairs(warp, lane, sums, [&](int row, int col, float p, float q) {
+    for_pairs(piece, lane, sums, [&](int row, int col, float p, float q) {
       if (row == col) tables.own[row] = a.scale * p;
       if (row == col + 1) tables.own[row] = a.scale * q;
       const auto weigh = [&](int j, float value) {

@@ -9,7 +9,7 @@ namespace baton::cuda::attention {
 template <Pass kPass, bool kOwn, bool kOther>
 struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
-  using Base::a, Base::at, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
+  using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
@@ -21,7 +21,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   };
 
   __device__ __forceinline__ void write_sums(Accumulator& sum, float* to) {
-    for_pairs(warp, lane, sum, [&](int row, int col, float p, float q) {
+    for_pairs(piece, lane, sum, [&](int row, int col, float p, float q) {
       *reinterpret_cast<float2*>(to + row * kSumWidth + col) = make_float2(p, q);
     });
   }
@@ -45,7 +45,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     decay.template climb<kM>();
   }
   template <int kLevel>
-  __device__ __forceinline__ void outer_level(const ChannelDecay& decay, float2 outer, Climb& climb) {
+  __device__ __forceinline__ void outer_step(const ChannelDecay& decay, float2 outer, Climb& climb) {
     const bool query = warp & (1 << (kLevel - 3));
     write_outer_level<kDy>(query, decay, outer, x, y, climb.z);
     multiply_level_to<kLevel>(climb);
@@ -63,7 +63,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   __device__ __forceinline__ void multiply_level_to(Climb& climb) {
     Accumulator sum;
     __syncthreads();
-    multiply_level<kLevel>(score, climb.z, warp, lane, sum);
+    multiply_level<kLevel>(score, climb.z, piece, lane, sum);
     write_sums(sum, climb.sums);
     __syncthreads();
   }
@@ -103,9 +103,9 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     for (int t = 0; t < kSub; ++t) climb.dx[t] = climb.dy[t] = both(0);
     decay.begin();
     inner_level<1>(decay, climb), inner_level<2>(decay, climb), inner_level<4>(decay, climb);
-    outer_level<3>(decay, both(1), climb);
-    outer_level<4>(decay, outer.level_16, climb);
-    outer_level<5>(decay, outer.level_32, climb);
+    outer_step<3>(decay, both(1), climb);
+    outer_step<4>(decay, outer_level<16>(tables.own_sums), climb);
+    outer_step<5>(decay, outer_level<32>(tables.own_sums), climb);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
       decay.through[t] *= outer.through, decay.after[t] *= outer.after;
@@ -136,13 +136,13 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     Accumulator pairs;
     clear(pairs);
     if constexpr (kDx) {
-      for_pairs(warp, lane, dx,
+      for_pairs(piece, lane, dx,
                 [&](int, int, float& p, float& q) { p *= kOther ? 1.0f : a.scale, q *= kOther ? 1.0f : a.scale; });
-      multiply_tiles<Lies::kRows, Lies::kRows>(score, grown_y, warp, lane, 0, warp / 2 + 1, dx);
+      multiply_tiles<Lies::kRows, Lies::kRows>(score, grown_y, piece, lane, 0, piece / 2 + 1, dx);
       write_sums(dx, climb.dx_state);
     }
     if constexpr (kDy) {
-      multiply_tiles<Lies::kColumns, Lies::kRows>(score, grown_x, warp, lane, warp / 2, 4, pairs);
+      multiply_tiles<Lies::kColumns, Lies::kRows>(score, grown_x, piece, lane, piece / 2, 4, pairs);
       write_sums(dy, climb.dy_state);
       __syncthreads();  // grown_x is read no more
       write_sums(pairs, climb.sums);
@@ -221,8 +221,13 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     scan.before[warp][lane] = before, scan.after[warp][lane] = after, scan.forgets[warp][lane] = forgets;
     __syncthreads();
     float2 from_left = outer.whole * *reinterpret_cast<const float2*>(tables.anchor + channel), from_right = both(0);
-    for (int other = 0; other < warp; ++other) from_left += scan.before[other][lane];
-    for (int other = kNumSubs - 1; other > warp; --other) {
+#pragma unroll
+    for (int other = 0; other < kNumSubs; ++other) {
+      if (other < warp) from_left += scan.before[other][lane];
+    }
+#pragma unroll
+    for (int other = kNumSubs - 1; other > 0; --other) {
+      if (other <= warp) continue;
       const uint32_t its = scan.forgets[other][lane];
       if (its & ((1u << kSub) - 1)) from_right.x = 0;
       if (its >> kSub) from_right.y = 0;

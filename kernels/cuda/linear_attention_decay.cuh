@@ -125,24 +125,18 @@ __device__ __forceinline__ bool is_mild(float whole) { return whole >= 0x1p-60f;
 
 /// Beyond a thread's tokens, from the sums of all eight of its channels: what its factors are multiplied by.
 struct OuterDecay {
-  float2 level_16, level_32;  // at m = 16 and 32; at m = 8 it is 1
-  float2 through, after;      // over the whole chunk
-  float2 whole;               // decay of the chunk
-  float2 log_whole;           // its logarithm, base 2
+  float2 through, after;  // over the whole chunk
+  float2 whole;           // decay of the chunk
+  float2 log_whole;       // its logarithm, base 2
 
   __device__ __forceinline__ explicit OuterDecay(const ChannelSums& sums) {
     const int sub = threadIdx.x / 32, pair = threadIdx.x % 32;
-    const auto between = [&](int first, int last) {
-      float2 sum = both(0);
-      for (int i = first; i < last; ++i) sum += sums[i][pair];
-      return sum;
-    };
-    // First sub-chunks of the halves that meet at 16 and at 32: the left one's keys go to its end, queries come from
-    // the start of the right one.
-    const int half_16 = sub & ~1, half_32 = sub & ~3;
-    level_16 = exp2_of(sub & 2 ? between(half_16, sub) : between(sub + 1, half_16 + 2));
-    level_32 = exp2_of(sub & 4 ? between(half_32, sub) : between(sub + 1, half_32 + 4));
-    const float2 left = between(0, sub), right = between(sub + 1, kNumSubs);
+    float2 left = both(0), right = both(0);
+#pragma unroll
+    for (int i = 0; i < kNumSubs; ++i) {
+      if (i < sub) left += sums[i][pair];
+      if (i > sub) right += sums[i][pair];
+    }
     through = exp2_of(left), after = exp2_of(right);
     log_whole = (left + sums[sub][pair]) + right;
     whole = exp2_of(log_whole);
@@ -151,6 +145,21 @@ struct OuterDecay {
   __device__ __forceinline__ bool mild() const { return is_mild(whole.x) && is_mild(whole.y); }
   __device__ __forceinline__ float2 inverse() const { return exp2_of(both(0) - log_whole); }
 };
+
+/// The same at the levels m = 16 and 32, from the halves of a block of 2 m that meet there: the left one's keys go to
+/// its end, queries come from the start of the right one. At m = 8 it is 1.
+template <int kM>
+__device__ __forceinline__ float2 outer_level(const ChannelSums& sums) {
+  constexpr int kHalf = kM / kSub;  // sub-chunks
+  const int sub = threadIdx.x / 32, start = sub & ~(kHalf - 1);
+  float2 sum = both(0);
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const int other = start + i;
+    if (sub & kHalf ? other < sub : other > sub) sum += sums[other][threadIdx.x % 32];
+  }
+  return exp2_of(sum);
+}
 
 /// One number a token (none, fixed, scalar): tables in shared memory.
 struct NumberDecay {

@@ -55,6 +55,12 @@ __device__ __forceinline__ void transpose_quad(int lane, uint32_t (&x)[4]) {
   }
 }
 
+/// One store of 16 bytes. (As an assignment of uint4 it is at times four.)
+__device__ __forceinline__ void store_16_bytes(const uint32_t (&x)[4], Bf16* to) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 /// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.
 __device__ __forceinline__ void copy_16_bytes(const Bf16* from, bool inside, Bf16* to) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),

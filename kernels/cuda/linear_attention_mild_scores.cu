@@ -4,8 +4,6 @@
 // A block goes over chunks, and in each over tiles of 64 channels; thread i has 8 tokens of channels 2 (i % 32) + {0,
 // 1}. The next tile, of this chunk or the next one, is under way while one is made. Shared memory: six tiles, 2.3 KiB
 // of tables.
-#include <algorithm>
-
 #include "kernels/cuda/linear_attention_pairs.cuh"
 
 namespace baton::cuda::attention {
@@ -101,6 +99,7 @@ struct ScoresBlock {
     });
     __syncthreads();
     for_pieces<kThreads>([&](int, int row) {
+      if (piece_col() / 16 > row / 16) return;
       *reinterpret_cast<uint4*>(to.scores + (now.chunk(a) * kChunk + row) * kChunk + piece_col()) =
           *reinterpret_cast<const uint4*>(score + place(row, piece_col()));
     });
@@ -147,14 +146,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) mild_scores_kernel(Argument
 cudaError_t launch_mild_scores(const Arguments& a, const Decayed& to, cudaStream_t stream) {
   cudaError_t error =
       cudaFuncSetAttribute(mild_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  const int64_t items = a.B * a.H * a.N;
-  if (error != cudaSuccess || items == 0) return error;
-  int device = 0, multiprocessors = 0;
-  if (error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  const int64_t blocks = std::min<int64_t>(items, kBlocks * multiprocessors);
-  mild_scores_kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(a, to);
+  unsigned blocks = 0;
+  if (error == cudaSuccess) error = persistent_blocks(a.B * a.H * a.N, kBlocks, &blocks);
+  if (error != cudaSuccess || blocks == 0) return error;
+  mild_scores_kernel<<<blocks, kThreads, kSharedBytes, stream>>>(a, to);
   return cudaGetLastError();
 }
 

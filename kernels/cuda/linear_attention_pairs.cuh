@@ -46,7 +46,7 @@ __device__ __forceinline__ void write_outer_level(bool query, const ChannelDecay
 }
 
 /// All six levels, one tile after another; climbs to the top.
-__device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDecay& outer, const Bf16* x, const Bf16* y,
+__device__ __forceinline__ void write_levels(ChannelDecay& decay, const ChannelSums& sums, const Bf16* x, const Bf16* y,
                                              Bf16* levels) {
   constexpr int kSize = kTile * kTile;
   const int sub = threadIdx.x / 32;
@@ -58,8 +58,8 @@ __device__ __forceinline__ void write_levels(ChannelDecay& decay, const OuterDec
   write_level<4, true>(decay, x, y, levels + 2 * kSize);
   decay.climb<4>();
   write_outer_level<true>(sub & 1, decay, both(1), x, y, levels + 3 * kSize);
-  write_outer_level<true>(sub & 2, decay, outer.level_16, x, y, levels + 4 * kSize);
-  write_outer_level<true>(sub & 4, decay, outer.level_32, x, y, levels + 5 * kSize);
+  write_outer_level<true>(sub & 2, decay, outer_level<16>(sums), x, y, levels + 4 * kSize);
+  write_outer_level<true>(sub & 4, decay, outer_level<32>(sums), x, y, levels + 5 * kSize);
 }
 
 /// A quarter of x_t . y_t, t = threadIdx.x / 4; and the whole of it.

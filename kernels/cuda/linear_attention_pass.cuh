@@ -61,7 +61,7 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
 
 template <Pass kPass, bool kOwn, bool kOther>
 __global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   const int64_t own_dim = PassTraits<kPass, kOwn, kOther>::kKeys ? a.K : a.V;
   const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
   const int groups = (tiles + tiles_per_block - 1) / tiles_per_block;

@@ -8,18 +8,18 @@ namespace baton::cuda::attention {
 template <Pass kPass, bool kOwn, bool kOther>
 struct RowFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
-  using Base::a, Base::at, Base::warp, Base::lane, Base::own_dim, Base::tables;
+  using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   __device__ __forceinline__ void finish(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
     if constexpr (kNumber) {
       const NumberDecay& decay = this->number();
-      for_pairs(warp, lane, dx, [&](int row, int, float& p, float& q) {
+      for_pairs(piece, lane, dx, [&](int row, int, float& p, float& q) {
         const float factor = a.scale * decay.through[row];
         p *= factor, q *= factor;
       });
-      for_pairs(warp, lane, dy,
+      for_pairs(piece, lane, dy,
                 [&](int row, int, float& p, float& q) { p *= decay.after[row], q *= decay.after[row]; });
     }
     if (this->scalar()) {
@@ -30,8 +30,8 @@ struct RowFinish : PassBlock<kPass, kOwn, kOther> {
       });
     }
     __syncthreads();  // scores
-    if constexpr (kDx) multiply_tiles<Lies::kRows, Lies::kRows>(score, y, warp, lane, 0, warp / 2 + 1, dx);
-    if constexpr (kDy) multiply_tiles<Lies::kColumns, Lies::kRows>(score, x, warp, lane, warp / 2, 4, dy);
+    if constexpr (kDx) multiply_tiles<Lies::kRows, Lies::kRows>(score, y, piece, lane, 0, piece / 2 + 1, dx);
+    if constexpr (kDy) multiply_tiles<Lies::kColumns, Lies::kRows>(score, x, piece, lane, piece / 2, 4, dy);
     if (this->scalar()) {
       add_row_sums(1, [&](int row, int col, int n, int i) {
         const float2 query = load_pair(x, row, col), key = load_pair(y, row, col);
@@ -51,19 +51,19 @@ struct RowFinish : PassBlock<kPass, kOwn, kOther> {
   __device__ __forceinline__ void add_row_sums(int which, F&& f) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = warp / 2 * 16 + lane / 4 + half * 8;
+      const int row = piece / 2 * 16 + lane / 4 + half * 8;
       float sum = 0;
 #pragma unroll
-      for (int n = 0; n < 4; ++n) sum += f(row, warp % 2 * 32 + n * 8 + lane % 4 * 2, n, 2 * half);
+      for (int n = 0; n < 4; ++n) sum += f(row, piece % 2 * 32 + n * 8 + lane % 4 * 2, n, 2 * half);
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (lane % 4 == 0) tables.rows[kKeys && kNumber ? which : 0][warp % 2][row] += sum;
+      if (lane % 4 == 0) tables.rows[kKeys && kNumber ? which : 0][piece % 2][row] += sum;
     }
   }
 
   /// to = sum + own_t * from, rounded.
   __device__ __forceinline__ void add_own(Accumulator& sum, const Bf16* from, Bf16* to) {
-    for_pairs(warp, lane, sum, [&](int row, int col, float p, float q) {
+    for_pairs(piece, lane, sum, [&](int row, int col, float p, float q) {
       const float2 other = load_pair(from, row, col);
       const float own = tables.own[row];
       *reinterpret_cast<uint32_t*>(to + place(row, col)) = pack(fmaf(own, other.x, p), fmaf(own, other.y, q));

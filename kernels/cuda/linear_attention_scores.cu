@@ -5,9 +5,9 @@
 //
 // Nearly all chunks are mild, so first linear_attention_mild_scores.cu makes all of them as if they were; here are the
 // others, whose results were meaningless, made again.
-// A block has one chunk of one head and goes over tiles of 64 channels; thread i has 8 tokens of channels
-// 2 (i % 32) + {0, 1}. The next tile is under way while one is made.
-// Shared memory: four tiles, six of levels, 2.3 KiB of tables.
+// A block looks for such among its chunks, and goes in each over tiles of 64 channels; thread i has 8 tokens of
+// channels 2 (i % 32) + {0, 1}. The next tile is under way while one is made. Shared memory: four tiles, six of
+// levels, 2.3 KiB of tables.
 #include "kernels/cuda/linear_attention_pairs.cuh"
 
 namespace baton::cuda::attention {
@@ -17,21 +17,25 @@ struct Tables {
   ChannelSums sums;
   float own[kChunk];
 };
+constexpr int kBlocks = 2;  // on a multiprocessor
 constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
 constexpr int kSharedBytes = kTableBytes + (4 + kLevels) * kTileBytes;
 
-__global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decayed to) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  Tables& tables = *reinterpret_cast<Tables*>(memory);
-  Bf16* tiles = reinterpret_cast<Bf16*>(memory + kTableBytes);
+/// Whether all of these decays are mild; for all threads.
+__device__ __forceinline__ bool all_mild(const float* decay, int64_t count) {
+  bool mild = true;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) mild = mild && is_mild(decay[i]);
+  return __syncthreads_and(mild);
+}
+
+/// chunk: of B H N.
+__device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to, int64_t chunk, Tables& tables,
+                                           Bf16* tiles) {
   Bf16* levels = tiles + 4 * kTile * kTile;
-  const Stretch at = chunk_at(a, blockIdx.x);
-  const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
+  const int64_t row = chunk / a.N, first = chunk % a.N * kChunk;
+  const Stretch at{row / a.H, row % a.H, chunk % a.N, first, static_cast<int>(min(int64_t{kChunk}, a.T - first))};
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = 2 * lane;
   const int num_tiles = static_cast<int>(a.K / kTile);
-  bool mild = true;
-  for (int c = threadIdx.x; c < a.K; c += kThreads) mild = mild && is_mild(to.decay[chunk * a.K + c]);
-  if (__syncthreads_and(mild)) return;
   const auto start = [&](int tile, ChannelDecay& decay) {
     Bf16* to = tiles + tile % 2 * 2 * kTile * kTile;
     copy_tile(a, a.q, a.K, at, tile * kTile, to);
@@ -53,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decaye
     if (tile + 1 < num_tiles) start(tile + 1, next);
     const OuterDecay outer(tables.sums);
     own += row_product(x, y);
-    write_levels(decay, outer, x, y, levels);
+    write_levels(decay, tables.sums, x, y, levels);
     __syncthreads();
     scores.add(levels, warp, lane);
 #pragma unroll
@@ -80,6 +84,17 @@ __global__ void __launch_bounds__(kThreads, 2) scores_kernel(Arguments a, Decaye
   });
 }
 
+__global__ void __launch_bounds__(kThreads, kBlocks) scores_kernel(Arguments a, Decayed to) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int64_t chunks = a.B * a.H * a.N, begin = chunks * blockIdx.x / gridDim.x;
+  const int64_t end = chunks * (blockIdx.x + 1) / gridDim.x;
+  if (all_mild(to.decay + begin * a.K, (end - begin) * a.K)) return;
+  for (int64_t chunk = begin; chunk < end; ++chunk) {
+    if (all_mild(to.decay + chunk * a.K, a.K)) continue;
+    make_chunk(a, to, chunk, *reinterpret_cast<Tables*>(memory), reinterpret_cast<Bf16*>(memory + kTableBytes));
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream) {
@@ -87,9 +102,10 @@ cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t st
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
-  const int64_t blocks = a.B * a.H * a.N;
+  unsigned blocks = 0;
+  if (error == cudaSuccess) error = persistent_blocks(a.B * a.H * a.N, kBlocks, &blocks);
   if (error != cudaSuccess || blocks == 0) return error;
-  scores_kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(a, to);
+  scores_kernel<<<blocks, kThreads, kSharedBytes, stream>>>(a, to);
   return cudaGetLastError();
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/linear_attention_arguments.h"
 #include "kernels/linear_attention.h"
+#include "kernels/linear_attention_walk.h"
 #include "runtime/cuda.h"
 
 namespace baton::cuda {
@@ -93,6 +94,11 @@ class Stage {
   bool one_walk() const { return walks() && s_.num_spans() == 1; }
   bool vector() const { return s_.gate == GateKind::kVector; }
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
+  /// Whether one walk makes dv and dk.
+  bool gradients_at_once() const {
+    return !learned() && gradient_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V)) &&
+           gradient_walk_shared_bytes(static_cast<int>(s_.K)) <= cuda::max_shared_bytes();
+  }
   /// Takes AttentionChunks::work, and what it has for the pass of the keys.
   void work(const AttentionChunks& chunks) {
     const AttentionWork at = AttentionWork::of(s_);

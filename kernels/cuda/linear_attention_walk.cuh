@@ -11,7 +11,7 @@
 // key channels (the other side) are in q~ = scale q through, k~ = k after and P, made by linear_attention_scores.cu;
 // then inter = w = 1.
 //
-// A warp has 16 own channels, or 32 where registers allow, and all other channels. S is kept as accumulators of mma,
+// A warp has 16 own channels and all other channels. S is kept as accumulators of mma,
 // whose layout is that of the left operand of the next product, so it stays in registers. Tiles come by cp.async, one
 // chunk ahead; shared memory is WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j,
 // outputs. Sums are float32. No exponent is positive (linear_attention_decay.cuh).
@@ -25,9 +25,9 @@ template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   using Base = WalkState<kKind, kChannels, kOwnTiles, kTiles>;
   using Base::a, Base::w, Base::warp, Base::lane, Base::own0, Base::span, Base::tables, Base::state;
-  using Base::carry, Base::load_own, Base::own_col, Base::read_tile, Base::reversed, Base::same_gate, Base::scores,
-      Base::update_tile, Base::WalkState;
-  using Base::kOther, Base::kParts, Base::kRead, Base::kWarps;
+  using Base::carry, Base::own_col, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::WalkState;
+  using Base::dk_side, Base::kRead, Base::kWarps;
+  static constexpr int kOutBlocks = kTiles == 2 ? 4 : 8;  // of 8 tokens, whose outputs are made at once
 
   __device__ __forceinline__ void run() {
     const int64_t first = span * w.chunks_per_span;
@@ -39,131 +39,165 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       const int stage = i % 2;
       const Stretch at = chunk(i);
       wait_copies<0>();
+      publish_tiles();
       __syncthreads();
       if (i + 1 < count) this->start_copies(chunk(i + 1), 1 - stage);
       if constexpr (!kChannels) this->make_decays(at);
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
+      if constexpr (kRead && !kChannels) make_scores(stage);
       if constexpr (kRead) {
-        if constexpr (!kChannels) make_scores(stage);
-        __syncthreads();
-#pragma unroll 1
-        for (int half = 0; half < 2; ++half) make_out(at, stage, half);
+        read_chunk(at, stage);
+      } else {
+        uint32_t own[4][4];
+        this->load_own(stage, own);
+        this->advance(stage, own);
       }
-      this->advance(stage);
+      wait_products();
     }
     if (carry()) this->end_carry();
     if (w.first != nullptr) this->end_shard();
   }
 
-  __device__ __forceinline__ void make_scores(int stage) {
-    constexpr int kPieces = 8 / kWarps;
+  /// Outputs, and the state's way over the chunk. Where registers allow, its products run while outputs are written.
+  __device__ __forceinline__ void read_chunk(const Stretch& at, int stage) {
+    constexpr bool kAtOnce = kOutBlocks == 8;
+    uint32_t own[4][4];
 #pragma unroll 1
-    for (int i = 0; i < kPieces; ++i) {
-      const int piece = warp * kPieces + i;           // of 16 x 32, as of eight warps
-      if (piece / 2 < 2 && piece % 2 == 1) continue;  // above the diagonal
-      Accumulator sums;
-      clear(sums);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const Bf16 *read = read_tile(stage, tile), *update = update_tile(stage, tile);
-        multiply_tiles<Lies::kRows, Lies::kColumns>(reversed() ? update : read, reversed() ? read : update, piece, lane,
-                                                    0, 4, sums);
-      }
-      const auto& decay = tables.number;
-      if (same_gate()) {
-        write_scores(piece, sums, [&](int row, int col) { return tables.by_distance[row - col]; });
-      } else if (decay.mild()) {
-        write_scores(piece, sums, [&](int row, int col) { return decay.mild_between(row, col); });
-      } else {
-        write_scores(piece, sums, [&](int row, int col) { return row == col ? 1.0f : decay.between(row, col); });
-      }
+    for (int first = 0; first < 8; first += kOutBlocks) {
+      float out[kOutBlocks][4] = {};  // rows: own channels; columns: tokens
+      add_inter(stage, first, out);
+      this->load_own(stage, own);
+      add_intra(stage, first, own, out);
+      if constexpr (kAtOnce) this->advance(stage, own);
+      wait_products(kAtOnce ? 1 : 0);
+      write_out(at, first, out);
     }
-  }
-  template <class Between>
-  __device__ __forceinline__ void write_scores(int piece, Accumulator& sums, Between&& between) {
-    const auto weighted = [&](int row, int col, float value) {
-      return row < col ? 0.0f : a.scale * value * between(row, col);
-    };
-    for_pairs(piece, lane, sums, [&](int row, int col, float p, float q) {
-      *reinterpret_cast<uint32_t*>(scores(0) + place(row, col)) =
-          pack(weighted(row, col, p), weighted(row, col + 1, q));
-    });
+    if constexpr (!kAtOnce) {
+      this->load_own(stage, own);
+      this->advance(stage, own);
+    }
   }
 
-  /// Tokens 32 half .. of the chunk.
-  __device__ __forceinline__ void make_out(const Stretch& at, int stage, int half) {
-    constexpr Lies kScores = kKind == WalkKind::kReversed ? Lies::kRows : Lies::kColumns;
-    Accumulator out[kParts];  // rows: own channels; columns: tokens
-    uint32_t left[kParts][4], right[4];
+  /// P. A warp has 16 rows; four warps, or twice four, share the columns.
+  __device__ __forceinline__ void make_scores(int stage) {
+    constexpr int kBlocks = 32 / kWarps;
+    const int row0 = warp % 4 * 16, col0 = warp / 4 * 8 * kBlocks;
+    const int end = max(0, min(kBlocks, (row0 + 16 - col0) / 8));  // blocks beyond are above the diagonal
+    float sums[kBlocks][4] = {};
 #pragma unroll
-    for (auto& part : out) clear(part);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const Bf16 *read = read_tile(stage, tile), *update = update_tile(stage, tile);
+      uint32_t left[4][4];
 #pragma unroll
-    for (int step = 0; step < kOther / 16; ++step) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const auto &low = state[part][2 * step], &high = state[part][2 * step + 1];
-        left[part][0] = pack(low[0], low[1]), left[part][1] = pack(low[2], low[3]);
-        left[part][2] = pack(high[0], high[1]), left[part][3] = pack(high[2], high[3]);
+      for (int step = 0; step < 4; ++step) {
+        load_left<Lies::kRows>(reversed() ? update : read, row0, step * 16, lane, left[step]);
       }
+      begin_products();
 #pragma unroll
-      for (int n = 0; n < 4; n += 2) {
-        load_right<Lies::kColumns>(read_tile(stage, step / 4), step % 4 * 16, half * 32 + n * 8, lane, right);
-        multiply_parts(out, n, left, right);
+      for (int step = 0; step < 4; ++step) {
+        add_products<Lies::kColumns, kBlocks>(sums, 0, left[step], reversed() ? read : update, step * 16, col0, lane, 0,
+                                              end);
       }
+      commit_products();
+      wait_products();
     }
-    if constexpr (!kChannels) weigh(half, out);
+    const auto& decay = tables.number;
+    const int row = unknown(row0 + lane / 4), col = unknown(col0 + lane % 4 * 2);
+    if (decay.mild()) {
+      write_scores(row, col, end, sums, [&](int i, int j) { return decay.mild_between(i, j); });
+    } else {
+      write_scores(row, col, end, sums, [&](int i, int j) { return i == j ? 1.0f : decay.between(i, j); });
+    }
+    publish_tiles();
+    __syncthreads();
+  }
+  /// x, lest the compiler keep in registers, for all chunks, what follows from it.
+  static __device__ __forceinline__ int unknown(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+  }
+  template <int kBlocks, class Between>
+  __device__ __forceinline__ void write_scores(int row, int col0, int end, const float (&sums)[kBlocks][4],
+                                               Between&& between) {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+      const int col = col0 + n * 8;
+      const auto weigh = [&](int i, int j, float sum) { return i < j ? 0.0f : a.scale * sum * between(i, j); };
+      uint32_t upper = 0, lower = 0;
+      if (n < end) {
+        upper = pack(weigh(row, col, sums[n][0]), weigh(row, col + 1, sums[n][1]));
+        lower = pack(weigh(row + 8, col, sums[n][2]), weigh(row + 8, col + 1, sums[n][3]));
+      }
+      *reinterpret_cast<uint32_t*>(scores(0) + place(row, col)) = upper;
+      *reinterpret_cast<uint32_t*>(scores(0) + place(row + 8, col)) = lower;
+    }
+  }
+
+  /// What tokens 8 first .. read of the state, by their weights.
+  __device__ __forceinline__ void add_inter(int stage, int first, float (&out)[kOutBlocks][4]) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      uint32_t left[4][4];
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const auto &low = state[8 * tile + 2 * step], &high = state[8 * tile + 2 * step + 1];
+        auto& x = left[step];
+        x[0] = pack_anew(low[0], low[1]), x[1] = pack_anew(low[2], low[3]);
+        x[2] = pack_anew(high[0], high[1]), x[3] = pack_anew(high[2], high[3]);
+      }
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        add_products<Lies::kColumns, kOutBlocks>(out, 0, left[step], read_tile(stage, tile), step * 16, first * 8,
+                                                 lane);
+      }
+      commit_products();
+      const bool last = tile + 1 == kTiles;
+      wait_products(kOutBlocks == 4 || (last && !kChannels) ? 0 : 1);  // registers of an earlier `left` are free then
+    }
+    if constexpr (!kChannels) weigh(first, out);
+  }
+  /// What they get of the chunk's tokens, started.
+  __device__ __forceinline__ void add_intra(int stage, int first, const uint32_t (&own)[4][4],
+                                            float (&out)[kOutBlocks][4]) {
+    constexpr bool kBack = kKind != WalkKind::kForward;  // a token reaches those before it
+    begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) load_own(stage, part, step, left[part]);
-#pragma unroll
-      for (int n = 0; n < 4; n += 2) {
-        const int block = 2 * half + n / 2;
-        if (kKind == WalkKind::kReversed ? step < block : step > block) continue;
-        load_right<kScores>(scores(stage), step * 16, half * 32 + n * 8, lane, right);
-        multiply_parts(out, n, left, right);
-      }
+      add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores(stage), step * 16,
+                                                                     first * 8, lane, kBack ? 0 : 2 * step - first,
+                                                                     kBack ? 2 * step + 2 - first : kOutBlocks);
     }
-    write_out(at, half, out);
-  }
-  static __device__ __forceinline__ void multiply_parts(Accumulator (&out)[kParts], int n,
-                                                        const uint32_t (&left)[kParts][4], const uint32_t (&right)[4]) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      multiply(out[part][n], left[part], right[0], right[1]);
-      multiply(out[part][n + 1], left[part], right[2], right[3]);
-    }
+    commit_products();
   }
   /// Outputs by the weight of their token.
-  __device__ __forceinline__ void weigh(int half, Accumulator (&out)[kParts]) {
+  __device__ __forceinline__ void weigh(int first, float (&out)[kOutBlocks][4]) {
     const float* inter = reversed() ? tables.number.after : tables.number.through;
     const float scale = reversed() ? 1.0f : a.scale;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 factor = *reinterpret_cast<const float2*>(inter + half * 32 + n * 8 + lane % 4 * 2);
-#pragma unroll
-      for (auto& part : out) {
-        part[n][0] *= scale * factor.x, part[n][1] *= scale * factor.y;
-        part[n][2] *= scale * factor.x, part[n][3] *= scale * factor.y;
-      }
+    for (int n = 0; n < kOutBlocks; ++n) {
+      const float2 factor = *reinterpret_cast<const float2*>(inter + (first + n) * 8 + lane % 4 * 2);
+      out[n][0] *= scale * factor.x, out[n][1] *= scale * factor.y;
+      out[n][2] *= scale * factor.x, out[n][3] *= scale * factor.y;
     }
   }
-  /// Of every four blocks of 8 own channels, for 8 tokens, a lane collects the 16 bytes of one token in one block.
-  __device__ __forceinline__ void write_out(const Stretch& at, int half, Accumulator (&out)[kParts]) const {
-    constexpr int kAtOnce = 2 / kParts;  // blocks of 8 tokens
-    const int block = lane % 4, channel = own0 + own_col(0) + block % (2 * kParts) * 8;
-    Bf16* to = static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + channel;
+  /// A lane collects the 16 bytes of one token in one block of 8 own channels.
+  __device__ __forceinline__ void write_out(const Stretch& at, int first, const float (&out)[kOutBlocks][4]) const {
+    const int quarter = lane % 4;  // of two blocks of own channels, for two blocks of tokens
+    const int stride = static_cast<int>(a.H * w.own_dim);
+    Bf16* to = static_cast<Bf16*>(dk_side ? w.dk_out : w.out) + token_offset(a, at, w.own_dim) + own0 + own_col() +
+               quarter % 2 * 8 + (first + quarter / 2) * 8 * stride + lane / 4 * stride;
 #pragma unroll
-    for (int n = 0; n < 4; n += kAtOnce) {
+    for (int n = 0; n < kOutBlocks; n += 2) {
       uint32_t x[4];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const auto& y = kParts == 2 ? out[i % kParts][n] : out[0][n + i];
+        const auto& y = out[n + i];
         x[2 * i] = transpose(pack(y[0], y[1])), x[2 * i + 1] = transpose(pack(y[2], y[3]));
       }
       transpose_quad(lane, x);
-      const int token = half * 32 + (n + block / (2 * kParts)) * 8 + lane / 4;
-      if (token < at.n) *reinterpret_cast<uint4*>(to + token * a.H * w.own_dim) = make_uint4(x[0], x[1], x[2], x[3]);
+      const int token = (first + n + quarter / 2) * 8 + lane / 4;
+      if (token < at.n) store_16_bytes(x, to + n * 8 * stride);
     }
   }
 };
@@ -172,7 +206,7 @@ template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 __global__ void __launch_bounds__((WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kNumThreads),
                                   (WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kBlocks))
     walk_kernel(Arguments a, Walk w) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   WalkBlock<kKind, kChannels, kOwnTiles, kTiles>(a, w, memory).run();
 }
 

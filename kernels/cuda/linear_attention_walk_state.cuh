@@ -5,39 +5,43 @@
 #include <type_traits>
 
 #include "kernels/cuda/linear_attention_decay.cuh"
+#include "kernels/cuda/linear_attention_products.cuh"
 #include "kernels/linear_attention_walk.h"
 
 namespace baton::cuda::attention {
 
-enum class WalkKind { kStates, kForward, kReversed };  // kStates: no `out`, either order
+/// kStates: no `out`, either order. kGradients: two reversed walks, dv and dk, each by half of the warps; the tiles are
+/// the same, what is own, update and read is not (own and update change places).
+enum class WalkKind { kStates, kForward, kReversed, kGradients };
 
 /// kOwnTiles: own channels of a block / 64; kTiles: other channels / 64; kChannels: decays have (key) channels.
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkTraits {
   static constexpr bool kRead = kKind != WalkKind::kStates;
   static constexpr int kOwn = kOwnTiles * kTile, kOther = kTiles * kTile;
-  static constexpr int kParts = kTiles == 2 ? 2 : 1;  // of 16 own channels a warp: what it loads serves all of them
-  static constexpr int kWarps = kOwn / (16 * kParts), kNumThreads = 32 * kWarps;
-  static constexpr int kBlocks = kTiles >= 4 ? 1 : kTiles == 1 && kOwnTiles == 1 ? 3 : 2;  // on a multiprocessor
-  // Tiles of a chunk, in this order: own, update, read, scores.
-  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kTiles : 0) + (kRead && kChannels ? 1 : 0);
+  static constexpr int kSides = kKind == WalkKind::kGradients ? 2 : 1;
+  static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
+  static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
+  static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
+  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores.
+  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kRead && kChannels ? 1 : 0);
   struct ChannelTables {
     alignas(16) float whole[2][kOther];  // decay of a chunk
   };
   struct NumberTables {
     alignas(16) NumberDecay number;
-    float by_distance[kChunk];  // decay between tokens, where the gate is the same for all
   };
   using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
-  static constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
-  static constexpr int kSharedBytes = kTableBytes + (2 * kStageTiles + (kRead && !kChannels ? 1 : 0)) * kTileBytes;
-  static_assert(kSharedBytes == walk_shared_bytes(kOwn, kOther, kChannels, kRead));
+  static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+  static constexpr int kSharedBytes = kTableBytes + (2 * kStageTiles + (kRead && !kChannels ? kSides : 0)) * kTileBytes;
+  static_assert(kSharedBytes ==
+                (kSides == 2 ? gradient_walk_shared_bytes(kOwn) : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
 };
 
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   using Traits = WalkTraits<kKind, kChannels, kOwnTiles, kTiles>;
-  using Traits::kNumThreads, Traits::kOther, Traits::kOwn, Traits::kParts, Traits::kRead, Traits::kStageTiles,
+  using Traits::kNumThreads, Traits::kOther, Traits::kOwn, Traits::kRead, Traits::kSides, Traits::kStageTiles,
       Traits::kWarps;
   using typename Traits::Tables;
   static constexpr int kSize = kTile * kTile;
@@ -45,19 +49,21 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
 
   const Arguments& a;
   const Walk& w;
-  int warp, lane, own0;  // own0: first own channel of this block
+  int warp, lane, own0;  // own0: first own channel of this block; warp: of its side
+  bool dk_side;          // of kGradients
   int64_t batch, head, span;
   Tables& tables;
   Bf16* tiles;
-  float state[kParts][kOther / 8][4];  // rows: own channels own_row(part) + {0, 8}; columns: other channels as in mma
-  float span_decay[kSpanDecays];       // of all channels; or of channels threadIdx.x + i kNumThreads
-  int table_tokens = -1;  // tokens of the chunk whose decays the tables have, where they depend on nothing else
+  float state[kOther / 8][4];     // rows: own channels own_row() + {0, 8}; columns: other channels as in mma
+  float span_decay[kSpanDecays];  // of all channels; or of channels threadIdx.x + i kNumThreads
+  int table_tokens = -1;          // tokens of the chunk whose decays the tables have, where they depend on nothing else
 
   __device__ __forceinline__ WalkState(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
         w(walk),
-        warp(threadIdx.x / 32),
+        warp(threadIdx.x / 32 % kWarps),
         lane(threadIdx.x % 32),
+        dk_side(kSides == 2 && threadIdx.x / 32 >= kWarps),
         tables(*reinterpret_cast<Tables*>(memory)),
         tiles(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)) {
     const int own_tiles = static_cast<int>(w.own_dim / kOwn);
@@ -66,21 +72,28 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     span = item % w.num_spans, batch = row / a.H, head = row % a.H;
   }
 
-  __device__ __forceinline__ bool reversed() const { return kRead ? kKind == WalkKind::kReversed : w.reversed; }
+  __device__ __forceinline__ bool reversed() const { return kRead ? kKind != WalkKind::kForward : w.reversed; }
   __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
-  /// First channel of a part in the block, and this lane's in the tensor.
-  __device__ __forceinline__ int own_col(int part) const { return 16 * (warp * kParts + part); }
-  __device__ __forceinline__ int own_row(int part) const { return own0 + own_col(part) + lane / 4; }
-  __device__ __forceinline__ void load_own(int stage, int part, int step, uint32_t (&left)[4]) {
-    const int col = own_col(part);
-    load_left<Lies::kColumns>(own_tile(stage, col / kTile), col % kTile, step * 16, lane, left);
+  __device__ __forceinline__ bool own_is_keys() const { return kSides == 2 ? dk_side : w.own_is_keys; }
+  /// First channel of this warp in the block, and this lane's in the tensor.
+  __device__ __forceinline__ int own_col() const { return 16 * warp; }
+  __device__ __forceinline__ int own_row() const { return own0 + own_col() + lane / 4; }
+  __device__ __forceinline__ Bf16* tile(int stage, int i) { return tiles + (stage * kStageTiles + i) * kSize; }
+  __device__ __forceinline__ Bf16* own_tile(int stage, int i) { return tile(stage, i + (dk_side ? kTiles : 0)); }
+  __device__ __forceinline__ Bf16* update_tile(int stage, int i) { return tile(stage, i + (dk_side ? 0 : kOwnTiles)); }
+  __device__ __forceinline__ Bf16* read_tile(int stage, int i) {
+    return tile(stage, i + kOwnTiles + kTiles + (dk_side ? kTiles : 0));
   }
-  __device__ __forceinline__ Bf16* own_tile(int stage, int i) { return tiles + (stage * kStageTiles + i) * kSize; }
-  __device__ __forceinline__ Bf16* update_tile(int stage, int i) { return own_tile(stage, kOwnTiles + i); }
-  __device__ __forceinline__ Bf16* read_tile(int stage, int i) { return own_tile(stage, kOwnTiles + kTiles + i); }
   /// P: rows are the later tokens of a pair (queries), columns the earlier ones.
   __device__ __forceinline__ Bf16* scores(int stage) {
-    return kChannels ? own_tile(stage, kOwnTiles + 2 * kTiles) : own_tile(2, 0);
+    return kChannels ? tile(stage, kOwnTiles + 2 * kTiles) : tile(2, dk_side ? 1 : 0);
+  }
+  /// Own channels as left operand, for 16 tokens a step.
+  __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left[step]);
+    }
   }
 
   __device__ __forceinline__ Stretch stretch(int64_t chunk) const {
@@ -91,16 +104,18 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ void start_copies(const Stretch& at, int stage) {
 #pragma unroll
     for (int i = 0; i < kOwnTiles; ++i) {
-      copy_tile<kNumThreads>(a, w.own, w.own_dim, at, own0 + i * kTile, own_tile(stage, i));
+      copy_tile<kNumThreads>(a, w.own, w.own_dim, at, own0 + i * kTile, tile(stage, i));
     }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      copy_tile<kNumThreads>(a, w.update, kOther, at, i * kTile, update_tile(stage, i));
-      if constexpr (kRead) copy_tile<kNumThreads>(a, w.read, kOther, at, i * kTile, read_tile(stage, i));
+      const int col = i * kTile;
+      copy_tile<kNumThreads>(a, w.update, kOther, at, col, tile(stage, kOwnTiles + i));
+      if constexpr (kRead) copy_tile<kNumThreads>(a, w.read, kOther, at, col, tile(stage, kOwnTiles + kTiles + i));
+      if constexpr (kSides == 2) copy_tile<kNumThreads>(a, w.dk_read, kOther, at, col, tile(stage, 3 * kTiles + i));
     }
     if constexpr (kChannels) {
       const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
-      if constexpr (kRead) copy_square<kNumThreads>(w.scores + chunk * kSize, kTile, scores(stage));
+      if constexpr (kRead) copy_scores(w.scores + chunk * kSize, scores(stage));
       if (threadIdx.x < kOther / 4) {
         const float* from = w.chunk_decay + chunk * kOther + threadIdx.x * 4;
         copy_16_bytes(reinterpret_cast<const Bf16*>(from), true,
@@ -110,16 +125,20 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     commit_copies();
   }
 
+  /// Without the blocks of 16 x 16 above the diagonal: zeros.
+  __device__ __forceinline__ void copy_scores(const Bf16* from, Bf16* tile) {
+    from += piece_row() * kTile + piece_col();
+    Bf16* to = tile + place(piece_row(), piece_col());
+    for_pieces<kNumThreads>([&](int i, int row) {
+      copy_16_bytes(from + i * kPieceStep<kNumThreads>, piece_col() / 16 <= row / 16, to + i * kPieceStep<kNumThreads>);
+    });
+  }
+
   __device__ __forceinline__ bool same_gate() const { return a.gate != Gate::kScalar && a.starts == nullptr; }
 
   /// One number a token: the tables of this chunk, unless they are those of the last.
   __device__ __forceinline__ void make_decays(const Stretch& at) {
     if (same_gate() && table_tokens == at.n) return;
-    const int distance = threadIdx.x;
-    if (same_gate() && distance < kChunk) {
-      const float gate = a.gate == Gate::kFixed ? a.gk[head] : 0.0f;
-      tables.by_distance[distance] = distance == 0 ? 1.0f : __expf(gate * static_cast<float>(distance));
-    }
     tables.number.make(a, at);
     table_tokens = at.n;
   }
@@ -129,15 +148,12 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   /// Calls f(x, place): element x of the state and its place in [K, V].
   template <class F>
   __device__ __forceinline__ void for_state(F&& f) {
-    const int64_t by_own = w.own_is_keys ? a.V : 1, by_other = w.own_is_keys ? 1 : a.V;
+    const int64_t by_own = own_is_keys() ? a.V : 1, by_other = own_is_keys() ? 1 : a.V;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int i = 0; i < kOther / 8; ++i) {
 #pragma unroll
-      for (int i = 0; i < kOther / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          f(state[part][i][j], (own_row(part) + j / 2 * 8) * by_own + (i * 8 + lane % 4 * 2 + j % 2) * by_other);
-        }
+      for (int j = 0; j < 4; ++j) {
+        f(state[i][j], (own_row() + j / 2 * 8) * by_own + (i * 8 + lane % 4 * 2 + j % 2) * by_other);
       }
     }
   }
@@ -148,7 +164,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     float* stored = span_state(reversed() ? span + 1 : span);
     const float* from = w.first == nullptr ? stored : w.first + (batch * a.H + head) * a.K * a.V;
     for_state([&](float& x, int64_t place) { x = carry() ? 0.0f : from[place]; });
-    if (w.first != nullptr) store_state(stored);
+    if (w.first != nullptr && !dk_side) store_state(stored);
 #pragma unroll
     for (float& decay : span_decay) decay = 1;
   }
@@ -172,39 +188,34 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// The state that leaves a shard of one span.
   __device__ __forceinline__ void end_shard() {
+    if (dk_side) return;
     store_state(span_state(reversed() ? span : span + 1));
     if (w.last != nullptr) store_state(w.last + (batch * a.H + head) * a.K * a.V);
   }
   /// The state as it enters this chunk, [own, other], rounded. A lane collects eight neighbours.
   __device__ __forceinline__ void write_chunk_state(const Stretch& at) const {
     const int64_t chunk = (batch * a.H + head) * a.N + at.chunk;
+    Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk * w.own_dim + own_row()) * kOther + lane % 4 * 8;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const auto& own = state[part];
-      Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk * w.own_dim + own_row(part)) * kOther + lane % 4 * 8;
+    for (int i = 0; i < kOther / 8; i += 4) {
 #pragma unroll
-      for (int i = 0; i < kOther / 8; i += 4) {
+      for (int half = 0; half < 2; ++half) {
+        uint32_t x[4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          uint32_t x[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) x[j] = pack(own[i + j][2 * half], own[i + j][2 * half + 1]);
-          transpose_quad(lane, x);
-          *reinterpret_cast<uint4*>(to + half * 8 * kOther + i * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-        }
+        for (int j = 0; j < 4; ++j) x[j] = pack(state[i + j][2 * half], state[i + j][2 * half + 1]);
+        transpose_quad(lane, x);
+        store_16_bytes(x, to + half * 8 * kOther + i * 8);
       }
     }
   }
 
-  __device__ __forceinline__ void advance(int stage) {
+  /// The state's way over the chunk, started.
+  __device__ __forceinline__ void advance(int stage, uint32_t (&own)[4][4]) {
     if constexpr (kChannels) {
 #pragma unroll
       for (int i = 0; i < kOther / 8; ++i) {
         const float2 decay = *reinterpret_cast<const float2*>(tables.whole[stage] + i * 8 + lane % 4 * 2);
-#pragma unroll
-        for (auto& own : state) {
-          own[i][0] *= decay.x, own[i][1] *= decay.y, own[i][2] *= decay.x, own[i][3] *= decay.y;
-        }
+        state[i][0] *= decay.x, state[i][1] *= decay.y, state[i][2] *= decay.x, state[i][3] *= decay.y;
       }
 #pragma unroll
       for (int i = 0; !kRead && i < kSpanDecays; ++i) {
@@ -213,27 +224,25 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
       }
     } else {
       const float decay = tables.number.whole();
-      for_state([&](float& x, int64_t) { x *= decay; });
+#pragma unroll
+      for (auto& block : state) {
+#pragma unroll
+        for (float& x : block) x *= decay;
+      }
       if constexpr (!kRead) span_decay[0] *= decay;
+      wait_products();  // what took `own` as it was
+#pragma unroll
+      for (int step = 0; step < 4; ++step) weigh(step, own[step]);
     }
+    begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      uint32_t left[kParts][4], right[4];
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        load_own(stage, part, step, left[part]);
-        if constexpr (!kChannels) weigh(step, left[part]);
-      }
-#pragma unroll
-      for (int i = 0; i < kOther / 8; i += 2) {
-        load_right<Lies::kRows>(update_tile(stage, i / 8), step * 16, i % 8 * 8, lane, right);
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          multiply(state[part][i], left[part], right[0], right[1]);
-          multiply(state[part][i + 1], left[part], right[2], right[3]);
-        }
+      for (int tile = 0; tile < kTiles; ++tile) {
+        add_products<Lies::kRows, 8>(state, 8 * tile, own[step], update_tile(stage, tile), step * 16, 0, lane);
       }
     }
+    commit_products();
   }
   /// Own channels of 16 tokens, each by the weight of its token.
   __device__ __forceinline__ void weigh(int step, uint32_t (&left)[4]) {

@@ -191,13 +191,15 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(span(64, 80, GateKind::kVector), kChunk);
   EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
 
-  const auto filled = [](int64_t B, int64_t H, int64_t V) {
-    return attention_span({B, 5, H, 128, V, GateKind::kVector}, DType::kBFloat16) == kLongestSpan;
+  const auto filled = [](int64_t B, int64_t H, int64_t V, int64_t K = 128) {
+    return attention_span({B, 5, H, K, V, GateKind::kVector}, DType::kBFloat16) == kLongestSpan;
   };
   EXPECT_TRUE(filled(8, 16, 128));
   EXPECT_FALSE(filled(7, 16, 128));
   EXPECT_TRUE(filled(8, 4, 512)) << "values in four blocks";
   EXPECT_TRUE(filled(16, 8, 64));
+  EXPECT_TRUE(filled(4, 4, 512, 256)) << "one block a multiprocessor";
+  EXPECT_FALSE(filled(3, 4, 512, 256));
 
   // An A100 gives a block 163 KiB.
   for (GateKind gate : {GateKind::kFixed, GateKind::kVector}) {
