@@ -56,10 +56,11 @@ replay() {
 # train RUN RANKS CONFIG KEYS...: 60 steps; only the metrics stay.
 train() {
   ranks "$2" "$(program baton)" train --config "configs/$3.cfg" --run.dir "$scratch/$1" --run.device cuda --train.steps 60 \
-    --data.train "$scratch/text" --data.val= --data.format text "${@:4}"
+    --data.train "$scratch/text" --data.val= --data.format text "${@:4}" | tee "$scratch/train"
   rm -rf "$scratch/$1/checkpoints"
-  printf 'loss %.4f, %.4f after 60 steps, %s tokens/s\n' "$(loss "$1" 1)" "$(loss "$1" 60)" \
-    "$(sed -n 's/.*"step":60,.*"tokens_per_s":\([0-9]*\).*/\1/p' "$scratch/$1/metrics.jsonl")"
+  printf 'loss %.4f, %.4f after 60 steps, %s tokens/s, memory %s\n' "$(loss "$1" 1)" "$(loss "$1" 60)" \
+    "$(sed -n 's/.*"step":60,.*"tokens_per_s":\([0-9]*\).*/\1/p' "$scratch/$1/metrics.jsonl")" \
+    "$(sed -n 's/^memory of a GPU: //p' "$scratch/train")"
 }
 
 loss() { sed -n "s/.*\"step\":$2,.*\"loss\":\([0-9.e+-]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
@@ -98,7 +99,7 @@ step() {
     tail -n 25 "$log"
   fi
   row "$name" "$result" $((SECONDS - start)) "$(tr '\r' '\n' <"$log" |
-    grep -aE 'tests passed|PASSED|tensors,|SUMMARY|tokens/s|step 50' | tail -n 1 | tr -d '=[]' | xargs | cut -c 1-80)"
+    grep -aE 'tests passed|PASSED|tensors,|SUMMARY|tokens/s|step 50' | tail -n 1 | tr -d '=[]' | xargs | cut -c 1-110)"
 }
 
 if [ $# -eq 0 ]; then
