@@ -9,7 +9,7 @@ namespace baton::cuda::attention {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAhead = 8;
+constexpr int kAhead = 4;
 
 template <int kVec>
 struct alignas(4 * kVec) Numbers {
@@ -17,7 +17,7 @@ struct alignas(4 * kVec) Numbers {
 };
 
 template <bool kBackward, int kVec>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     advance_kernel(Arguments a, float* states, const float* __restrict__ first, float* __restrict__ last) {
   using Vec = Numbers<kVec>;
   const int64_t size = a.K * a.V, per_state = size / kVec;
