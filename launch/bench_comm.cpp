@@ -244,7 +244,7 @@ class CommCase {
 ExitCode run_comm_bench(const BenchOptions& options, const Ranks& ranks) {
   std::string lines = describe_bench(options, *ranks.world);
   if (ranks.topology.world_rank == 0) fmt::print("hand-over, medians of the slowest rank: {}", lines);
-  constexpr int64_t kSumBytes = int64_t{64} << 20;
+  constexpr int64_t kSumBytes = GradientReduction::kBucketBytes;
   const OwnedTensor gradients({kSumBytes / 4}, DType::kFloat32, ranks.stream.device);
   set_zero(gradients, ranks.stream);
   GroupTimer timer(*ranks.world, ranks.stream, options.repeat);

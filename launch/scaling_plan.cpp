@@ -31,9 +31,11 @@ ScalingPlan ScalingPlan::of(const Config& config, const Topology& topology, cons
 double ScalingPlan::gradients_s(int64_t num_ranks) const {
   if (num_ranks == 1) return 0;
   const auto P = static_cast<double>(num_ranks);
-  const Link& link = machine.slowest(num_ranks);
-  const double bandwidth = sum_bandwidth > 0 ? sum_bandwidth : link.bandwidth;
-  const double latency = 2 * std::bit_width(static_cast<uint64_t>(num_ranks - 1)) * link.latency_s;
+  double bandwidth = sum_bandwidth > 0 ? sum_bandwidth : machine.inside.bandwidth;
+  if (num_ranks > machine.ranks_per_node)  // all ranks of a node send at once
+    bandwidth = std::min(bandwidth, static_cast<double>(machine.ranks_per_node) * machine.between.bandwidth);
+  const double latency =
+      2 * std::bit_width(static_cast<uint64_t>(num_ranks - 1)) * machine.slowest(num_ranks).latency_s;
   double all = 0, last = 0;
   for (const int64_t bytes : bucket_bytes)
     all += last = latency + 2 * (P - 1) / P * static_cast<double>(bytes) / bandwidth;

@@ -12,7 +12,7 @@ struct ScalingPlan {
   ScanMachine machine;
   int64_t parallel_sp = 0;            // 0: all ranks
   std::vector<int64_t> bucket_bytes;  // of the gradient, in the order in which their sums begin
-  double sum_bandwidth = 0;           // bytes/s, of 2 (P - 1) / P of a bucket
+  double sum_bandwidth = 0;           // bytes/s in a node, of 2 (P - 1) / P of a bucket
   double last_backward_s = 0;         // under which sums run, where no send waits
 
   /// For plan.step_s; config must be valid and its vocabulary known.

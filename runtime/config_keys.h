@@ -83,13 +83,13 @@ void for_each_key(C& c, F&& f) {
   f("plan.ranks_per_node", c.plan.ranks_per_node, "ranks of a node, one after another");
   f("plan.step_s", c.plan.step_s, "seconds of a step on one rank, as measured: step_s of metrics.jsonl");
   f("plan.latency", c.plan.latency, "microseconds of a message between nodes, beside its bytes");
-  f("plan.bandwidth", c.plan.bandwidth, "GB/s of one rank's messages to another node");
+  f("plan.bandwidth", c.plan.bandwidth, "GB/s of one rank's messages to another node while all ranks send");
   f("plan.node_latency", c.plan.node_latency, "plan.latency inside a node");
   f("plan.node_bandwidth", c.plan.node_bandwidth,
     "plan.bandwidth inside a node; 0: latency and bandwidth as between nodes");
   f("plan.compose_bandwidth", c.plan.compose_bandwidth, "GB/s that compositions of carries read and write");
   f("plan.sum_bandwidth", c.plan.sum_bandwidth,
-    "GB/s of a gradient's sum, 2 (ranks - 1) / ranks of its bytes over its time; 0: that of messages");
+    "GB/s of sums of gradients in a node, 2 (ranks - 1) / ranks of the bytes over the time; 0: that of messages");
   f("sample.prompt", c.sample.prompt, "text to continue");
   f("sample.tokens", c.sample.tokens, "tokens to sample");
   f("sample.temperature", c.sample.temperature, "softmax temperature; 0: the likeliest token");

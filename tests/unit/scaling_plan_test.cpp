@@ -62,7 +62,9 @@ TEST(ScalingPlan, HandOverAndGradientsByHand) {
   // Three rounds of 50 us there and back; five sixths of the bytes twice at 1 GB/s.
   EXPECT_NEAR(host.gradients_s(6), 6 * 50e-6 + 2 * 5. / 6 * static_cast<double>(bytes) / 1e9, 1e-12);
   c.plan.sum_bandwidth = 4;
-  EXPECT_NEAR(plan_of(c).gradients_s(6), 6 * 50e-6 + 2 * 5. / 6 * static_cast<double>(bytes) / 4e9, 1e-12);
+  EXPECT_NEAR(plan_of(c).gradients_s(2), 2 * 50e-6 + static_cast<double>(bytes) / 4e9, 1e-12);
+  // Between nodes, no more than three ranks can send.
+  EXPECT_NEAR(plan_of(c).gradients_s(6), 6 * 50e-6 + 2 * 5. / 6 * static_cast<double>(bytes) / 3e9, 1e-12);
   // Two ranks wait for each message: in each of 4 micro-batches, both ways, 4 messages and one advance of 2 spans.
   const double message = 50e-6 + 16384 / 1e9, advance = 2 * 2 * 16384 / 10e9;
   EXPECT_NEAR(host.hand_over_s(2, ScanStrategy::kChain), 4 * 2 * (4 * message + advance), 1e-12);
