@@ -40,6 +40,7 @@ void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& 
 
 ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType number) {
   constexpr int kRepeats = 9, kCalls = 8;
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
   const Stream& stream = ranks.stream;
   GroupTimer timer(*ranks.world, stream, kRepeats);
   const auto seconds_of = [&](const std::function<void()>& call) {
@@ -47,27 +48,30 @@ ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType 
       for (int i = 0; i < kCalls; ++i) call();
     }) / kCalls;
   };
+  // A call of a single carry is mostly a launch; as many as a shard has spans show what memory gives.
   const int64_t numel = carry_numel(shape);
-  const OwnedTensor out({numel}, number, stream.device), in({numel}, number, stream.device),
-      tokens({ranks.sp->size(), shape.B}, DType::kInt64, stream.device),
-      decays({shape.B, shape.H, shape.K}, number, stream.device);
+  AttentionInputs spans;
+  spans.shape = shape;
+  spans.shape.B *= std::clamp<int64_t>(kMostBytes / (numel * size_of(number)), 1, shape.num_spans());
+  const OwnedTensor out({carry_numel(spans.shape)}, number, stream.device),
+      in({carry_numel(spans.shape)}, number, stream.device),
+      tokens({ranks.sp->size(), spans.shape.B}, DType::kInt64, stream.device),
+      decays({spans.shape.B, shape.H, shape.K}, number, stream.device);
   for (const Tensor& x : {out.tensor, in.tensor, tokens.tensor}) set_zero(x, stream);
   const auto hop_seconds = [&](int64_t n) {
     const Tensor from = out.tensor.rows(0, n), to = in.tensor.rows(0, n);
     return seconds_of([&] { ping_pong(*ranks.sp, from, to, stream); }) / 2;
   };
-  AttentionInputs inputs;
-  inputs.shape = shape;
   const FixedDecays fixed{tokens, decays};
-  const AttentionChunks none;  // a composition needs no spans
-  const ShardCarry carry = forward_carry(inputs, none, fixed, stream);
+  const AttentionChunks none;  // a composition needs no spans of its own
+  const ShardCarry carry = forward_carry(spans, none, fixed, stream);
   const double compose_s = seconds_of([&] { carry.compose({out, {0, 1}}, {in, {1, 2}}, out); });
-  const auto bytes = static_cast<double>(out.tensor.bytes());
   ScanMachine machine;
   machine.inside.latency_s = hop_seconds(1);
-  machine.inside.bandwidth = bytes / std::max(hop_seconds(numel) - machine.inside.latency_s, 1e-9);
+  machine.inside.bandwidth =
+      static_cast<double>(numel * size_of(number)) / std::max(hop_seconds(numel) - machine.inside.latency_s, 1e-9);
   machine.between = machine.inside;  // the slowest is meant
-  machine.compose_bandwidth = 3 * bytes / compose_s;
+  machine.compose_bandwidth = 3 * static_cast<double>(out.tensor.bytes()) / compose_s;
   machine.sends_wait = stream.device.type == DeviceType::kCpu;
   return machine;
 }
@@ -104,7 +108,8 @@ ScanStrategy choose_scan(const Config& config, const Ranks& ranks, bool planning
     for (int64_t l = 0; l < config.model.layers; ++l)
       if (scans.layers[l].carry_bytes > scans.layers[largest].carry_bytes) largest = l;
     const LayerDims dims = LayerDims::of(config.model, largest);
-    machine = measure_scan(ranks, dims.attention(scans.micro_batch, 1, precision.compute), precision.accum);
+    machine =
+        measure_scan(ranks, dims.attention(scans.micro_batch, scans.shard_tokens, precision.compute), precision.accum);
   }
   const ScanStrategy chosen = cheapest_strategy(P, scans.layers, machine);
   if (ranks.topology.world_rank != 0) return chosen;

@@ -25,7 +25,7 @@ struct StepScans {
 void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& stream);
 
 /// Collective over the world, the same on all ranks: the slowest of all neighbours in sp groups, with messages of one
-/// number and of the carry of `shape`, and the slowest composition of two such carries. Medians.
+/// number and of the carry of `shape`, and the slowest composition of as many carries as its spans. Medians.
 ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType number);
 
 /// As the configuration's [plan] tells; an input error where it does not. Sends wait where no GPU is planned.
