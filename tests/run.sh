@@ -10,4 +10,5 @@ mkdir -p build-tests
 cmake -S . -B build-tests -G Ninja -DBATON_TESTS=ON >build-tests/configure.log 2>&1 ||
   { tail -n 30 build-tests/configure.log >&2; exit 1; }
 ninja -C build-tests
-ctest --test-dir build-tests --output-on-failure -j "$(nproc)" "$@"
+# Tests run beside each other: a thread that waits leaves its core to them.
+OMP_WAIT_POLICY=passive ctest --test-dir build-tests --output-on-failure -j "$(nproc)" "$@"
