@@ -69,6 +69,13 @@ class Group {
   /// transport has failed meanwhile: a device that waits for a lost rank would hold the host for ever.
   virtual void synchronize(const Stream& stream);
 
+  /// Ranks [0, n), [n, 2 n), ... are nodes. 1, the default, where nodes are not equal.
+  int ranks_per_node() const { return ranks_per_node_; }
+  void set_ranks_per_node(int n) {
+    CHECK(n >= 1 && size() % n == 0, "{} ranks are not nodes of {}", size(), n);
+    ranks_per_node_ = n;
+  }
+
   const Traffic& traffic() const { return traffic_; }
 
   /// Seconds that one wait may last before it throws.
@@ -78,6 +85,7 @@ class Group {
  protected:
   Traffic traffic_;
   double deadline_s_ = 600;
+  int ranks_per_node_ = 1;
 };
 
 /// P in-process ranks, one object a thread; each must be used from its own thread. A rank whose object is destroyed has

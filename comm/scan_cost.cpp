@@ -32,6 +32,12 @@ int64_t most_compositions(int64_t num_ranks) {
   return most;
 }
 
+/// The same by nodes of R > 1 ranks, of slices: prefixes in the node, doubling's, and of each prefix with what enters.
+int64_t most_in_node(int64_t num_nodes, int64_t R) {
+  if (num_nodes == 1) return R - 2;
+  return 2 * R - 3 + (num_nodes > 2 ? 1 : 0) + most_compositions(num_nodes);
+}
+
 /// Seconds of a layer's compositions: of two carries; of a shard's spans, whether as its own carry or in `advance`.
 struct Composing {
   double compose, shard;
@@ -42,19 +48,40 @@ struct Composing {
 
 }  // namespace
 
+int64_t node_size(int64_t num_ranks, int64_t ranks_per_node) {
+  if (num_ranks <= ranks_per_node) return num_ranks;
+  return num_ranks % ranks_per_node == 0 ? ranks_per_node : 1;
+}
+
+int64_t most_sent(ScanStrategy strategy, int64_t num_ranks, const ScanLayer& layer, int64_t ranks_per_node) {
+  if (num_ranks == 1) return 0;
+  if (strategy == ScanStrategy::kChain) return layer.state_bytes;
+  if (strategy == ScanStrategy::kAllGather) return layer.carry_bytes;
+  const int64_t R = strategy == ScanStrategy::kHierarchical ? node_size(num_ranks, ranks_per_node) : 1;
+  const int64_t rounds = StateScan::doubling_rounds(static_cast<int>(num_ranks / R));
+  if (R == 1) return rounds * layer.carry_bytes;
+  return layer.carry_bytes + (rounds - 1) * layer.slice(layer.carry_bytes, R) +
+         (R - 1) * layer.slice(layer.state_bytes, R);
+}
+
 double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,
                        const ScanMachine& machine) {
   if (num_ranks == 1) return 0;
+  const int64_t R = node_size(num_ranks, machine.ranks_per_node), num_nodes = num_ranks / R;
+  if (strategy == ScanStrategy::kHierarchical && R == 1) strategy = ScanStrategy::kDoubling;
   const int64_t crossings = (num_ranks - 1) / machine.ranks_per_node, hops = num_ranks - 1 - crossings;
-  const int64_t rounds = StateScan::max_messages(ScanStrategy::kDoubling, static_cast<int>(num_ranks));
+  const int64_t rounds = StateScan::doubling_rounds(static_cast<int>(num_ranks));
   const int64_t compositions = most_compositions(num_ranks);
   const int64_t waits = std::min<int64_t>(num_ranks - 1, 2);  // between two ranks one waits for both its messages
-  const int64_t path = longest_path(num_ranks, static_cast<int64_t>(layers.size()));
+  const auto num_layers = static_cast<int64_t>(layers.size());
+  const int64_t path = longest_path(num_ranks, num_layers), node_path = longest_path(num_nodes, num_layers);
+  const int64_t node_rounds = StateScan::doubling_rounds(static_cast<int>(num_nodes));
   double once = 0, every_layer = 0;
   for (const ScanLayer& layer : layers) {
     const Composing c(layer, machine.compose_bandwidth);
     const bool chain = strategy == ScanStrategy::kChain;
     const double message = machine.slowest(num_ranks).seconds(chain ? layer.state_bytes : layer.carry_bytes);
+    const int64_t slice_carry = layer.slice(layer.carry_bytes, R), slice_state = layer.slice(layer.state_bytes, R);
     double here = 0;
     switch (strategy) {
       case ScanStrategy::kChain:
@@ -71,6 +98,15 @@ double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vect
         break;
       case ScanStrategy::kAllGather:
         every_layer += c.shard + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
+        break;
+      case ScanStrategy::kHierarchical:
+        every_layer += c.shard + machine.inside.seconds((R - 1) * slice_carry) +
+                       machine.inside.seconds((R - 1) * slice_state) +
+                       times(3 * most_in_node(num_nodes, R) * slice_carry, 1 / machine.compose_bandwidth);
+        if (machine.sends_wait)
+          every_layer += times(node_rounds, machine.between.seconds(slice_carry));
+        else
+          here = times(node_path, machine.between.seconds(slice_carry));
         break;
     }
     once = std::max(once, here);

@@ -28,7 +28,16 @@ struct ScanMachine {
 struct ScanLayer {
   int64_t state_bytes = 0, carry_bytes = 0;
   int64_t spans = 1;  // whose states `advance` reads and writes; `own` is counted as that
+  int64_t rows = 1;   // of the carry, as ShardCarry has them
+  /// Of so many bytes of all rows, those of the largest slice where R ranks take whole rows.
+  int64_t slice(int64_t bytes, int64_t R) const { return bytes / rows * ((rows + R - 1) / R); }
 };
+
+/// Ranks of each node, as hierarchical has them: 1 where nodes are not equal.
+int64_t node_size(int64_t num_ranks, int64_t ranks_per_node);
+
+/// The most bytes that one rank sends in a scan; by nodes, of a rank with the largest slice.
+int64_t most_sent(ScanStrategy strategy, int64_t num_ranks, const ScanLayer& layer, int64_t ranks_per_node);
 
 /// Of a pass of all layers in one direction, from the first rank's begin to the last rank's end.
 double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vector<ScanLayer>& layers,

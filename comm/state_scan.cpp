@@ -30,11 +30,7 @@ std::string describe(const Header& header) {
 
 Tensor tensor_of(Header& header) { return {header.data(), Shape{2 + Shape::kMaxRank}, DType::kInt64, {}}; }
 
-constexpr std::array kStrategyNames{"chain", "doubling", "all_gather"};
-
-// Carries that doubling keeps: the shard's own; that of the ranks behind, as far as it is known; what came in this
-// round; and what goes out.
-enum Place { kOwn, kBehind, kIncoming, kOutgoing, kNumPlaces };
+constexpr std::array kStrategyNames{"chain", "doubling", "all_gather", "hierarchical"};
 
 int step_of(Direction direction) { return direction == Direction::kForward ? 1 : -1; }
 
@@ -44,19 +40,32 @@ const char* to_string(ScanStrategy strategy) { return kStrategyNames[static_cast
 
 ScanStrategy parse_scan_strategy(const std::string& key, const std::string& word) {
   const auto found = std::find(kStrategyNames.begin(), kStrategyNames.end(), word);
-  CHECK_INPUT(found != kStrategyNames.end(), "{} = {}: must be chain, doubling or all_gather", key, word);
+  CHECK_INPUT(found != kStrategyNames.end(), "{} = {}: must be chain, doubling, all_gather or hierarchical", key, word);
   return static_cast<ScanStrategy>(found - kStrategyNames.begin());
 }
 
-int StateScan::max_messages(ScanStrategy strategy, int num_ranks) {
-  if (num_ranks == 1) return 0;
-  return strategy == ScanStrategy::kDoubling ? std::bit_width(static_cast<unsigned>(num_ranks - 1)) : 1;
+int StateScan::doubling_rounds(int num_ranks) { return std::bit_width(static_cast<unsigned>(num_ranks - 1)); }
+
+ScanStrategy StateScan::on_nodes(ScanStrategy strategy, const Group& group) {
+  const bool one_a_node = strategy == ScanStrategy::kHierarchical && group.ranks_per_node() == 1;
+  return one_a_node ? ScanStrategy::kDoubling : strategy;
 }
 
-int64_t StateScan::scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel) {
-  if (num_ranks == 1) return 0;
-  if (strategy == ScanStrategy::kChain) return num_ranks > 2 ? carry_numel : 0;  // no rank between first and last
-  return carry_numel * (strategy == ScanStrategy::kDoubling ? kNumPlaces : num_ranks);
+int64_t StateScan::scratch_numel(ScanStrategy strategy, const Group& group, int64_t carry_numel, int64_t rows) {
+  const int64_t P = group.size(), R = group.ranks_per_node();
+  if (P == 1) return 0;
+  switch (on_nodes(strategy, group)) {
+    case ScanStrategy::kChain:
+      return P > 2 ? carry_numel : 0;  // no rank between first and last
+    case ScanStrategy::kDoubling:
+      return kNumPlaces * carry_numel;
+    case ScanStrategy::kAllGather:
+      return P * carry_numel;
+    case ScanStrategy::kHierarchical:  // the shard's own, and slices
+      CHECK(rows > 0, "a scan by nodes needs a carry of rows");
+      return carry_numel + (kNumPlaces + R - 1) * ((rows + R - 1) / R) * (carry_numel / rows);
+  }
+  return 0;
 }
 
 void StateScan::begin(Direction direction, const Tensor& entering, const Tensor& leaving, ShardCarry shard,
@@ -75,12 +84,15 @@ void StateScan::begin(Direction direction, const Tensor& entering, const Tensor&
   entering_ = entering;
   leaving_ = leaving;
   shard_ = std::move(shard);
+  place_numel_ = shard_.numel;
+  rows_ = {};
+  unit_ = 1;
   const bool is_first = !has(behind(1));
   if (is_first) shard_.advance(entering_, leaving_);
   if (group_.size() == 1) return;
   const bool sends_early = !is_first && has(ahead(1)) && shard_.forgets;
   if (strategy_ != ScanStrategy::kChain || sends_early) {
-    const int64_t needed = scratch_numel(strategy_, group_.size(), shard_.numel);
+    const int64_t needed = scratch_numel(strategy_, group_, shard_.numel, shard_.rows);
     CHECK(scratch_.defined() && scratch_.numel() >= needed,
           "a scan by {} of carries of {} numbers needs scratch for {}", to_string(strategy_), shard_.numel, needed);
   }
@@ -100,6 +112,8 @@ void StateScan::begin(Direction direction, const Tensor& entering, const Tensor&
       return start_round(stream);
     case ScanStrategy::kAllGather:
       return write_own(carry_at(group_.rank()), stream);
+    case ScanStrategy::kHierarchical:
+      return begin_in_node(stream);
   }
 }
 
@@ -108,6 +122,7 @@ void StateScan::finish(const Stream& stream) {
   Tensor arrived;
   if (group_.size() > 1 && strategy_ == ScanStrategy::kDoubling) arrived = finish_rounds(stream);
   if (group_.size() > 1 && strategy_ == ScanStrategy::kAllGather) arrived = gather(stream);
+  if (group_.size() > 1 && strategy_ == ScanStrategy::kHierarchical) finish_in_node(stream);
   if (receiving_) std::exchange(receiving_, nullptr)->wait();
   if (has(behind(1))) {
     if (arrived.defined()) copy(state_of(arrived), entering_, stream);
@@ -127,9 +142,9 @@ void StateScan::send_on(const Tensor& state, const Stream& stream) {
 }
 
 Range StateScan::ranks_behind(int nearest, int farthest) const {
-  const int a = std::clamp(behind(nearest), 0, group_.size() - 1);
-  const int b = std::clamp(behind(farthest), 0, group_.size() - 1);
-  return {std::min(a, b), std::max(a, b) + 1};
+  const int mine = group_.rank() / unit_, last = group_.size() / unit_ - 1, step = step_of(direction_);
+  const int a = std::clamp(mine - step * nearest, 0, last), b = std::clamp(mine - step * farthest, 0, last);
+  return {std::min(a, b) * unit_, (std::max(a, b) + 1) * unit_};
 }
 
 /// The first rank's carry is the state that leaves it: nothing comes before, so its decays are never applied.
@@ -138,34 +153,37 @@ void StateScan::write_own(const Tensor& carry, const Stream& stream) {
   copy(leaving_, state_of(carry), stream);
 }
 
-/// What goes out is the carry of this rank and the distance_ - 1 ranks behind it; so is what comes in, of the sender.
+/// What goes out is the carry of this unit and the distance_ - 1 units behind it; so is what comes in, of the sender.
 void StateScan::start_round(const Stream& stream) {
+  const int to = ahead(distance_ * unit_), from = behind(distance_ * unit_);
   std::vector<Transfer> transfers;
-  if (has(ahead(distance_))) transfers.push_back({Transfer::Kind::kSend, outgoing_, ahead(distance_)});
-  if (has(behind(distance_)))
-    transfers.push_back({Transfer::Kind::kRecv, carry_at(distance_ == 1 ? kBehind : kIncoming), behind(distance_)});
+  if (has(to)) transfers.push_back({Transfer::Kind::kSend, outgoing_, to});
+  if (has(from)) transfers.push_back({Transfer::Kind::kRecv, carry_at(distance_ == 1 ? kBehind : kIncoming), from});
   if (transfers.empty()) return;
   PendingPtr round = exchange(transfers, sent_bytes_, stream);
-  if (has(behind(distance_)))
+  if (has(from))
     receiving_ = std::move(round);
   else  // what goes out will not change any more: no need to wait until it is taken
     sending_.push_back(std::move(round));
 }
 
-/// Before the round of distance d a rank has the carry of the d - 1 ranks behind it, after it that of 2 d - 1. Before
-/// the first rank there is nothing, so any number of ranks will do; what has reached that rank is the state itself.
+/// Before the round of distance d a unit has the carry of the d - 1 units behind it, after it that of 2 d - 1. Before
+/// the first there is nothing, so any number of units will do; what has reached the first is the state itself.
 Tensor StateScan::finish_rounds(const Stream& stream) {
   const Tensor known = carry_at(kBehind);
   for (;;) {
     if (receiving_) std::exchange(receiving_, nullptr)->wait();
     const int d = distance_;
     distance_ *= 2;
-    if (has(behind(d)) && d > 1)
-      shard_.compose({carry_at(kIncoming), ranks_behind(d, 2 * d - 1)}, {known, ranks_behind(1, d - 1)}, known);
-    if (distance_ >= group_.size()) return known;
-    if (has(behind(d)) && has(ahead(distance_))) {
+    const bool received = has(behind(d * unit_));
+    if (received && d > 1)
+      shard_.compose({carry_at(kIncoming), ranks_behind(d, 2 * d - 1), rows_}, {known, ranks_behind(1, d - 1), rows_},
+                     known);
+    if (distance_ * unit_ >= group_.size()) return known;
+    if (received && has(ahead(distance_ * unit_))) {
       outgoing_ = carry_at(kOutgoing);
-      shard_.compose({known, ranks_behind(1, distance_ - 1)}, {carry_at(kOwn), ranks_behind(0, 0)}, outgoing_);
+      shard_.compose({known, ranks_behind(1, distance_ - 1), rows_}, {carry_at(kOwn), ranks_behind(0, 0), rows_},
+                     outgoing_);
     }
     start_round(stream);
   }

@@ -15,9 +15,12 @@ namespace baton {
 enum class Direction { kForward, kReversed };
 
 /// chain: point to point, the default and the reference. doubling: ceil(log2 P) rounds, in round i carries of 2^i ranks
-/// go 2^i ranks on. all_gather: every rank gets all carries and composes those before it.
-enum class ScanStrategy { kChain, kDoubling, kAllGather };
-inline constexpr std::array kScanStrategies{ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather};
+/// go 2^i ranks on. all_gather: every rank gets all carries and composes those before it. hierarchical: each rank of a
+/// node (Group::ranks_per_node) takes a slice of its ranks' carries, doubling across nodes on slices; doubling where a
+/// node has one rank.
+enum class ScanStrategy { kChain, kDoubling, kAllGather, kHierarchical };
+inline constexpr std::array kScanStrategies{ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather,
+                                            ScanStrategy::kHierarchical};
 
 const char* to_string(ScanStrategy strategy);
 /// Throws an input error that names the key on another word.
@@ -28,6 +31,7 @@ ScanStrategy parse_scan_strategy(const std::string& key, const std::string& word
 struct Stretch {
   Tensor carry;
   Range ranks;
+  Range rows = {};  // of the carry, as ShardCarry has them; empty: all
 };
 
 /// What one rank's shard does to the state. Passed in, since comm knows no attention. Of a chain `advance` alone,
@@ -36,6 +40,9 @@ struct ShardCarry {
   /// Reads `entering`, fills `leaving`.
   std::function<void(const Tensor& entering, const Tensor& leaving)> advance = {};
   int64_t numel = 0;
+  /// The carry is parts [rows, widths[i]], one after another, the state first; no row's carry needs another's.
+  int64_t rows = 0;
+  std::array<int64_t, 3> widths = {};
   /// Writes the shard's own carry; called before advance.
   std::function<void(const Tensor& carry)> own = {};
   /// Writes the carry of two neighbouring stretches, of which the state crosses `first` first. out may be either's.
@@ -51,11 +58,11 @@ class StateScan {
   /// scratch: [scratch_numel] for the largest carry, on the states' device and of their dtype; a chain needs it only
   /// where shards forget.
   StateScan(Group& group, ScanStrategy strategy, const Tensor& scratch = {})
-      : group_(group), strategy_(strategy), scratch_(scratch) {}
-  static int64_t scratch_numel(ScanStrategy strategy, int num_ranks, int64_t carry_numel);
+      : group_(group), strategy_(on_nodes(strategy, group)), scratch_(scratch) {}
+  /// rows: as ShardCarry's, which hierarchical slices.
+  static int64_t scratch_numel(ScanStrategy strategy, const Group& group, int64_t carry_numel, int64_t rows);
   int num_ranks() const { return group_.size(); }
-  /// The most messages that one rank sends in a scan.
-  static int max_messages(ScanStrategy strategy, int num_ranks);
+  static int doubling_rounds(int num_ranks);
 
   /// entering, leaving: the state [B, H, K, V] or its gradient, owned by the caller until finish returns. On the first
   /// rank (the last, reversed) `entering` is an input: what the whole stretch starts from; elsewhere it is received.
@@ -83,20 +90,32 @@ class StateScan {
   int64_t wrapped_bytes() const { return wrapped_bytes_; }
 
   /// Bytes that this rank has given to the transport in scans so far. A call: chain, the state where a next rank
-  /// exists; doubling, a carry for each distance 1, 2, 4, ... at which a rank follows; all_gather, a carry.
+  /// exists; doubling, a carry for each distance 1, 2, 4, ... at which a rank follows; all_gather, a carry;
+  /// hierarchical, the others' slices of its carry, its slice of a carry for each distance at which a node follows, and
+  /// its slice of a state to the others of the node, but not to the first rank of all.
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  // Carries that doubling keeps: its own; that of those behind, as far as it is known; what came in this round; and
+  // what goes out.
+  enum Place { kOwn, kBehind, kIncoming, kOutgoing, kNumPlaces };
+  static ScanStrategy on_nodes(ScanStrategy strategy, const Group& group);
   int ahead(int distance) const { return group_.rank() + (direction_ == Direction::kForward ? distance : -distance); }
   int behind(int distance) const { return ahead(-distance); }
   Range ranks_behind(int nearest, int farthest) const;
-  Tensor carry_at(int place) const { return scratch_.rows(place * shard_.numel, shard_.numel); }
+  Tensor carry_at(int place) const { return scratch_.rows(place * place_numel_, place_numel_); }
   Tensor state_of(const Tensor& carry) const { return carry.rows(0, entering_.numel()).view(entering_.shape); }
   void send_on(const Tensor& state, const Stream& stream);
+  /// The carry of a node's ranks up to its q-th, in the scan's order.
+  Tensor node_carry(int q) const { return carry_at(q == unit_ - 1 ? kOwn : kNumPlaces + q); }
+  Range node_ranks(int first, int last) const;
   void write_own(const Tensor& carry, const Stream& stream);
   void start_round(const Stream& stream);
   Tensor finish_rounds(const Stream& stream);
   Tensor gather(const Stream& stream);
+  void begin_in_node(const Stream& stream);
+  void finish_in_node(const Stream& stream);
+  void hand_back(const Stream& stream);
   void check_neighbours(const Tensor& state);
   bool has(int neighbour) const { return neighbour >= 0 && neighbour < group_.size(); }
   PendingPtr exchange(const std::vector<Transfer>& transfers, int64_t& counter, const Stream& stream);
@@ -107,7 +126,10 @@ class StateScan {
   Direction direction_ = Direction::kForward;
   Tensor entering_, leaving_;
   ShardCarry shard_;
-  int distance_ = 1;  // of this round of doubling
+  int64_t place_numel_ = 0;  // of each carry in scratch: a shard's, or the slice `rows_` of one
+  Range rows_;
+  int unit_ = 1;      // ranks that are one to doubling: of a node
+  int distance_ = 1;  // of this round of doubling, in units
   Tensor outgoing_;   // and what it sends
   PendingPtr receiving_;
   std::vector<PendingPtr> sending_;

@@ -12,4 +12,12 @@ Topology Topology::make(int world_size, int world_rank, int parallel_sp) {
   return {world_size, world_rank, sp_size};
 }
 
+int even_node_size(const std::vector<int64_t>& hosts) {
+  size_t n = 1;
+  while (n < hosts.size() && hosts[n] == hosts[0]) ++n;
+  for (size_t r = 0; r < hosts.size(); ++r)
+    if (hosts.size() % n != 0 || hosts[r] != hosts[r / n * n]) return 1;
+  return static_cast<int>(n);
+}
+
 }  // namespace baton

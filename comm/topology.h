@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/error.h"
 
@@ -15,6 +16,10 @@ struct Range {
 
 /// Part r of P of n tokens: [floor(r n / P), floor((r + 1) n / P)). Parts may be uneven or empty.
 inline Range shard_of(int64_t n, int64_t P, int64_t r) { return {r * n / P, (r + 1) * n / P}; }
+
+/// n where ranks [0, n), [n, 2 n), ... each are on one host, as many as the first host has; else 1. hosts: of each
+/// rank.
+int even_node_size(const std::vector<int64_t>& hosts);
 
 /// world_rank = dp_rank * sp_size + sp_rank. An sp_group shares a sequence; dp groups hold different ones.
 struct Topology {

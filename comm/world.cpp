@@ -42,6 +42,8 @@ World::World(int* argc, char*** argv) : exceptions_at_start_(std::uncaught_excep
   MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host));
   MPI_CHECK(MPI_Comm_rank(host, &local_rank_));
   MPI_CHECK(MPI_Comm_size(host, &local_size_));
+  host_ = rank();
+  MPI_CHECK(MPI_Bcast(&host_, 1, MPI_INT, 0, host));
   const cpu_set_t mine = bound_cores();
   cpu_set_t all = mine;
   MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &all, sizeof(all), MPI_BYTE, MPI_BOR, host));
@@ -76,6 +78,7 @@ int World::size() const {
 
 int World::local_rank() const { return local_rank_; }
 int World::local_size() const { return local_size_; }
+int World::host() const { return host_; }
 int World::default_threads() const { return default_threads_; }
 
 std::unique_ptr<Group> World::group() {

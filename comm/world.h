@@ -21,6 +21,7 @@ class World {
   int size() const;
   int local_rank() const;  // rank among those of this host (MPI_Comm_split_type)
   int local_size() const;
+  int host() const;  // the lowest rank of this host
   /// The cores that this host's ranks may use together, divided by their number; no more than this process is bound to
   /// (a launcher may bind each rank to one core), at least 1.
   int default_threads() const;
@@ -33,7 +34,7 @@ class World {
   [[noreturn]] void abort(int code);
 
  private:
-  int local_rank_ = 0, local_size_ = 1, default_threads_ = 1;
+  int local_rank_ = 0, local_size_ = 1, host_ = 0, default_threads_ = 1;
   int exceptions_at_start_ = 0;
 };
 

@@ -73,7 +73,9 @@ class SharedProblem : public BenchProblem {
   void own() const { carry_of(Direction::kForward).own(carries_[0]); }
   void message(Group& group) const { ping_pong(group, ht_, h0_, stream_); }
 
-  ScanLayer scan_layer() const { return {h0_.bytes(), carries_[0].bytes(), in_.shape.num_spans()}; }
+  ScanLayer scan_layer() const {
+    return {h0_.bytes(), carries_[0].bytes(), in_.shape.num_spans(), in_.shape.B * in_.shape.H};
+  }
 
  private:
   ShardCarry carry_of(Direction direction) const {
@@ -123,7 +125,7 @@ class CommCase {
         problem_(s, options.dtype, ranks.sp->size(), ranks.stream),
         number_(Precision::of(options.dtype).accum) {
     for (const ScanStrategy strategy : kScanStrategies) {
-      const int64_t numel = StateScan::scratch_numel(strategy, ranks.sp->size(), carry_numel(s));
+      const int64_t numel = StateScan::scratch_numel(strategy, *ranks.sp, carry_numel(s), s.B * s.H);
       scratch_.emplace_back(Shape{numel}, number_, ranks.stream.device);
       scans_.push_back(std::make_unique<StateScan>(*ranks.sp, strategy, scratch_.back()));
     }

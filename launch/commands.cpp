@@ -71,7 +71,7 @@ const std::vector<CommandSpec>& commands() {
        1,
        {{"dtype", "float32", "float32, float64 (CPU) or bfloat16 (GPU)"},
         {"device", "auto", "auto, cpu or cuda"},
-        {"scan", "chain", "chain, doubling or all_gather"},
+        {"scan", "chain", "chain, doubling, all_gather or hierarchical"},
         {"tolerance", "", "largest relative RMS error; empty: that of the dtype"},
         {"out", "", "HDF5 file for the computed tensors"}}},
       {"doctor",

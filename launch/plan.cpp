@@ -45,6 +45,8 @@ const char* senders(ScanStrategy scan) {
       return "from each rank that has one 1, 2, 4, ... ahead, a message for each";
     case ScanStrategy::kAllGather:
       return "from each rank to all";
+    case ScanStrategy::kHierarchical:
+      return "from each rank in slices, to the others of its node and to its own number in nodes ahead";
   }
   return "";
 }
@@ -58,10 +60,11 @@ void print_hand_over(const Job& job) {
   fmt::print("hand-over of one layer, forward, {} (backward: the same from the other end)\n", senders(scan));
   for (int64_t l = 0; l < c.model.layers; ++l) {
     const LayerDims d = LayerDims::of(c.model, l);
-    const auto& [state, carry, spans] = scans.layers[static_cast<size_t>(l)];
+    const ScanLayer& layer = scans.layers[static_cast<size_t>(l)];
+    const int64_t state = layer.state_bytes, carry = layer.carry_bytes;
     const int64_t sent = scan == ScanStrategy::kChain ? state : carry;
     state_bytes += state;
-    sent_bytes += sent * StateScan::max_messages(scan, sp);
+    sent_bytes += most_sent(scan, sp, layer, c.plan.ranks_per_node);
     if (l > 0 && d.lrpe == LayerDims::of(c.model, l - 1).lrpe) continue;
     const int64_t numel = scans.micro_batch * d.H * d.operator_k() * d.V;
     fmt::print("  layer {} on: {} = {} x {} x {} x {} x {}{} ({})\n", l, sent, state / numel, scans.micro_batch, d.H,

@@ -86,7 +86,7 @@ void replay_model(ReplayReport& report) {
   gather_tokens_of_shards(OwnedTensor({B, T_max}, DType::kUInt8), group, shard_tokens);  // no document starts
   const OwnedTensor its_copy = to_device(shard_tokens, stream);
   batch.shard_tokens = its_copy;
-  const int64_t scratch = StateScan::scratch_numel(report.scan(), group.size(), model->largest_carry());
+  const int64_t scratch = StateScan::scratch_numel(report.scan(), group, model->largest_carry(), model->carry_rows());
   const OwnedTensor carries({scratch}, report.precision().accum, stream.device);
   StateScan scan(group, report.scan(), carries);
   model->forward(batch, &scan, entering, leaving, stream);

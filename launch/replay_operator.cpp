@@ -90,7 +90,8 @@ void replay_operator_case(const std::string& name, ReplayReport& report) {
   gather_tokens_of_shards(c->starts, group, shard_tokens);
   const OwnedTensor its_copy = to_device(shard_tokens, stream);
   const FixedDecays fixed{its_copy, make({s.B, s.H, s.K}), starts_in_every_row(c->starts)};
-  StateScan scan(group, report.scan(), make({StateScan::scratch_numel(report.scan(), group.size(), carry_numel(s))}));
+  const int64_t scratch = StateScan::scratch_numel(report.scan(), group, carry_numel(s), s.B * s.H);
+  StateScan scan(group, report.scan(), make({scratch}));
   carry_forward(in, chunks, stream);
   scan.begin(Direction::kForward, c->h0, ht, forward_carry(in, chunks, fixed, stream), stream);
   scan.finish(stream);

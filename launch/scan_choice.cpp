@@ -21,7 +21,7 @@ StepScans StepScans::of(const Config& config, const Topology& topology) {
     const AttentionShape shape =
         LayerDims::of(config.model, l).attention(s.micro_batch, s.shard_tokens, precision.compute);
     s.layers.push_back({shape.state().numel() * size_of(precision.accum), carry_numel(shape) * size_of(precision.accum),
-                        shape.num_spans()});
+                        shape.num_spans(), shape.B * shape.H});
   }
   return s;
 }
@@ -71,6 +71,7 @@ ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType 
   machine.inside.bandwidth =
       static_cast<double>(numel * size_of(number)) / std::max(hop_seconds(numel) - machine.inside.latency_s, 1e-9);
   machine.between = machine.inside;  // the slowest is meant
+  machine.ranks_per_node = ranks.sp->ranks_per_node();
   machine.compose_bandwidth = 3 * static_cast<double>(out.tensor.bytes()) / compose_s;
   machine.sends_wait = stream.device.type == DeviceType::kCpu;
   return machine;

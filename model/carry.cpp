@@ -31,14 +31,20 @@ bool starts_in_row(const Tensor& starts, int64_t b) {
 ShardCarry composing(const AttentionInputs& in, const FixedDecays& fixed, const Stream& stream) {
   ShardCarry shard;
   shard.numel = carry_numel(in.shape);
+  shard.rows = in.shape.B * in.shape.H;
+  const bool learned = has_learned_decay(in.shape.gate);
+  shard.widths = {in.shape.K * in.shape.V, learned ? in.shape.K : 0, in.shape.has_decay_v() ? in.shape.V : 0};
   shard.forgets = fixed.forgets;
   shard.compose = [&](const Stretch& first, const Stretch& second, const Tensor& out) {
-    Carry later = parts(in.shape, second.carry);
+    const Range rows = first.rows.size() > 0 ? first.rows : Range{0, in.shape.B * in.shape.H};
+    AttentionShape s = in.shape;  // of these rows
+    s.B = 1, s.H = rows.size();
+    Carry later = parts(s, second.carry);
     if (!later.decay_k.defined()) {
-      later.decay_k = fixed.scratch;
-      fixed_decay(in.gk, fixed.tokens, second.ranks.first, second.ranks.last, later.decay_k, stream);
+      fixed_decay(in.gk, fixed.tokens, second.ranks.first, second.ranks.last, fixed.scratch, stream);
+      later.decay_k = fixed.scratch.view({in.shape.B * in.shape.H, s.K}).rows(rows.first, s.H).view({1, s.H, s.K});
     }
-    compose(parts(in.shape, first.carry), later, parts(in.shape, out), stream);
+    compose(parts(s, first.carry), later, parts(s, out), stream);
   };
   return shard;
 }

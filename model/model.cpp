@@ -76,6 +76,8 @@ int64_t Model::largest_carry() const {
   return largest;
 }
 
+int64_t Model::carry_rows() const { return max_B_ * layers_.front().dims.H; }
+
 States Model::make_states(Arena& arena, const std::string& group) const {
   States states;
   for (const Layer& layer : layers_)

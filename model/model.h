@@ -30,6 +30,7 @@ class Model {
   GateKind gate() const { return layers_.front().dims.gate; }
   /// Numbers of the largest layer's message in a scan that sends carries.
   int64_t largest_carry() const;
+  int64_t carry_rows() const;  // and its rows, as ShardCarry has them
 
   /// A set of states from the arena.
   States make_states(Arena& arena, const std::string& group) const;

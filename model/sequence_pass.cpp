@@ -14,7 +14,7 @@ int64_t count_targets(const Batch& batch) {
 constexpr std::array kBatchTensors{&Batch::tokens, &Batch::targets, &Batch::starts, &Batch::positions};
 
 Tensor scan_scratch(const Model& model, const Group& group, ScanStrategy strategy, Arena& arena) {
-  const int64_t numel = StateScan::scratch_numel(strategy, group.size(), model.largest_carry());
+  const int64_t numel = StateScan::scratch_numel(strategy, group, model.largest_carry(), model.carry_rows());
   return numel > 0 ? arena.tensor("scan", {numel}, model.parameters().values.dtype) : Tensor{};
 }
 

@@ -66,7 +66,7 @@ void for_each_key(C& c, F&& f) {
   f("eval.by_position", c.eval.by_position, "also print the loss by position in the sequence");
   f("parallel.sp", c.parallel.sp, "ranks that share a sequence; 0: all");
   f("parallel.scan", c.parallel.scan,
-    "strategy of the state scan: chain, doubling, all_gather, or auto (the one that costs least, by a measurement)");
+    "strategy of the state scan: chain, doubling, all_gather, hierarchical or auto (the cheapest, as measured)");
   f("parallel.deadline", c.parallel.deadline, "seconds that a rank waits for another before the job ends");
   f("checkpoint.every", c.checkpoint.every, "steps between checkpoints; 0: at the end only");
   f("checkpoint.keep", c.checkpoint.keep, "newest checkpoints kept; 0: all");

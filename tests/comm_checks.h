@@ -22,7 +22,8 @@ void large_messages(Group& group, int64_t bytes);
 /// The scan against the serial composition h -> G * h + S, bitwise, in both directions, dtypes and several layers; and
 /// the bytes it sends.
 void scan_is_serial_composition(Group& group);
-/// doubling and all_gather against the serial composition, whether decays are sent or known; and the bytes they send.
+/// The strategies other than chain against the serial composition, whether decays are sent or known, hierarchical with
+/// nodes of every size that divides the group's; and the bytes they send.
 void strategies_are_serial_composition(Group& group);
 /// num_scans scans by each strategy, in each of which every rank is late by up to max_delay_s: the bits of scans in
 /// which none is.

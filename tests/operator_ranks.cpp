@@ -16,7 +16,7 @@ std::vector<int64_t> even_shards(int64_t T, int P) {
 }
 
 std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                                     ScanStrategy strategy, uint64_t delay_seed) {
+                                     ScanStrategy strategy, uint64_t delay_seed, int ranks_per_node) {
   const auto P = static_cast<int>(cuts.size()) - 1;
   const AttentionShape& s = problem.shape;
   std::vector<RankResult> results(static_cast<size_t>(P));
@@ -24,7 +24,8 @@ std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtyp
       P,
       [&](Group& group) {
         const auto rank = static_cast<size_t>(group.rank());
-        const OwnedTensor scratch({StateScan::scratch_numel(strategy, P, carry_numel(s))}, dtype);
+        group.set_ranks_per_node(ranks_per_node);
+        const OwnedTensor scratch({StateScan::scratch_numel(strategy, group, carry_numel(s), s.B * s.H)}, dtype);
         const OwnedTensor decay({s.B, s.H, s.K}, dtype), tokens({P, s.B}, DType::kInt64);
         dispatch_float(dtype, [&]<class T>() {
           for (const Tensor& x : {scratch.tensor, decay.tensor})

@@ -13,7 +13,7 @@ struct RankResult {
 
 /// What each rank computes: rank r has tokens [cuts[r], cuts[r + 1]). delay_seed as in run_ranks.
 std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                                     ScanStrategy strategy, uint64_t delay_seed = 0);
+                                     ScanStrategy strategy, uint64_t delay_seed = 0, int ranks_per_node = 1);
 
 /// P shards as shard_of cuts them.
 std::vector<int64_t> even_shards(int64_t T, int P);

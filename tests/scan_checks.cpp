@@ -83,7 +83,7 @@ void scan_is_serial_composition(Group& group) {
 void a_shard_that_forgets_sends_first(Group& group) {
   const Shape shape{1, 2, 3, 4};
   const int P = group.size(), rank = group.rank();
-  const OwnedTensor scratch({StateScan::scratch_numel(ScanStrategy::kChain, P, shape.numel())}, DType::kFloat32);
+  const OwnedTensor scratch({StateScan::scratch_numel(ScanStrategy::kChain, group, shape.numel(), 1)}, DType::kFloat32);
   StateScan scan(group, ScanStrategy::kChain, scratch);
   for (const Direction direction : {Direction::kForward, Direction::kReversed})
     for (const bool compared : {false, true}) {  // the first time neighbours compare shapes, and wait for each other

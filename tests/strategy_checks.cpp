@@ -4,7 +4,7 @@
 #include <limits>
 #include <thread>
 
-#include "comm/state_scan.h"
+#include "comm/scan_cost.h"
 #include "tests/check_tools.h"
 #include "tests/comm_checks.h"
 
@@ -36,6 +36,8 @@ ShardCarry made_up_carry(const Trial& trial, int rank) {
   const int64_t n = kState.numel();
   ShardCarry shard;
   shard.numel = trial.decays_are_sent ? 2 * n : n;
+  shard.rows = n;
+  shard.widths = {1, trial.decays_are_sent ? 1 : 0, 0};
   shard.advance = [=](const Tensor& entering, const Tensor& leaving) {
     for (int64_t i = 0; i < n; ++i)
       leaving.as<T>()[i] = decay_of<T>(rank, trial.layer, i) * entering.as<T>()[i] + state_of<T>(rank, trial.layer, i);
@@ -50,14 +52,17 @@ ShardCarry made_up_carry(const Trial& trial, int rank) {
     EXPECT(forward ? first.ranks.last == second.ranks.first : second.ranks.last == first.ranks.first,
            "ranks [{}, {}) and then [{}, {}) are composed", first.ranks.first, first.ranks.last, second.ranks.first,
            second.ranks.last);
-    for (int64_t i = 0; i < n; ++i) {
+    const Range rows = first.rows.size() > 0 ? first.rows : Range{0, n};
+    EXPECT(first.rows == second.rows, "rows from {} and from {} are composed", first.rows.first, second.rows.first);
+    for (int64_t i = 0; i < rows.size(); ++i) {
       const T *x = first.carry.as<T>(), *y = second.carry.as<T>();
       T decay = 1;
       if (trial.decays_are_sent) {
-        decay = y[n + i];
-        out.as<T>()[n + i] = x[n + i] * decay;
+        decay = y[rows.size() + i];
+        out.as<T>()[rows.size() + i] = x[rows.size() + i] * decay;
       } else {
-        for (int64_t r = second.ranks.first; r < second.ranks.last; ++r) decay *= decay_of<T>(r, trial.layer, i);
+        for (int64_t r = second.ranks.first; r < second.ranks.last; ++r)
+          decay *= decay_of<T>(r, trial.layer, rows.first + i);
       }
       out.as<T>()[i] = decay * x[i] + y[i];
     }
@@ -78,13 +83,26 @@ void fill_nan(const Tensor& x) {
   dispatch_float(x.dtype, [&]<class T>() { std::fill_n(x.as<T>(), x.numel(), std::numeric_limits<T>::quiet_NaN()); });
 }
 
-/// Carries that this rank sends: one for each distance 1, 2, 4, ... at which a rank follows; of all_gather one.
-int64_t carries_sent(const Trial& trial, int P, int rank) {
-  if (trial.strategy == ScanStrategy::kAllGather) return P > 1 ? 1 : 0;
-  const int following = trial.direction == Direction::kForward ? P - 1 - rank : rank;
+/// Distances 1, 2, 4, ... at which a rank, or a node of R, follows.
+int64_t num_distances(const Trial& trial, int P, int rank, int R) {
+  const int following = (trial.direction == Direction::kForward ? P - 1 - rank : rank) / R;
   int64_t count = 0;
   for (int distance = 1; distance <= following; distance *= 2) ++count;
   return count;
+}
+
+/// Numbers that this rank sends. By nodes of R: others' slices of its carry, its own in doubling, and its slice of a
+/// state to the others but the first of all.
+int64_t numbers_sent(const Trial& trial, int64_t width, int P, int rank, int R) {
+  const int64_t n = kState.numel();
+  if (P == 1) return 0;
+  if (trial.strategy == ScanStrategy::kAllGather) return n * width;
+  if (trial.strategy == ScanStrategy::kDoubling || R == 1) return n * width * num_distances(trial, P, rank, 1);
+  const int first = trial.direction == Direction::kForward ? 0 : P - 1;
+  const int64_t slice = shard_of(n, R, rank % R).size();
+  const bool beside_the_first = rank / R == first / R && rank != first;
+  return (n - slice) * width + slice * width * num_distances(trial, P, rank, R) +
+         slice * (R - 1 - (beside_the_first ? 1 : 0));
 }
 
 template <class T>
@@ -113,7 +131,8 @@ void run_trial(Group& group, StateScan& scan, const Trial& trial) {
     EXPECT(decay_of<T>(rank - step, trial.layer, i) != 0 ||
                entering.tensor.as<T>()[i] == state_of<T>(rank - step, trial.layer, i),
            "{}: something came through a decay of 0", who);
-  const int64_t formula = carries_sent(trial, P, rank) * mine.numel * static_cast<int64_t>(sizeof(T));
+  const int64_t formula = numbers_sent(trial, trial.decays_are_sent ? 2 : 1, P, rank, group.ranks_per_node()) *
+                          static_cast<int64_t>(sizeof(T));
   EXPECT(scan.sent_bytes() - before == formula, "{} sent {} bytes, not {}", who, scan.sent_bytes() - before, formula);
 }
 
@@ -134,7 +153,7 @@ OwnedTensor run_paused(Group& group, StateScan& scan, const Trial& trial, const 
 template <class T>
 void run_trials(Group& group, ScanStrategy strategy) {
   const int64_t largest = 2 * kState.numel();
-  const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), largest)}, dtype_of<T>());
+  const OwnedTensor scratch({StateScan::scratch_numel(strategy, group, largest, kState.numel())}, dtype_of<T>());
   StateScan scan(group, strategy, scratch);
   const Traffic before = group.traffic();
   for (const Direction direction : {Direction::kForward, Direction::kReversed})
@@ -149,10 +168,11 @@ void run_trials(Group& group, ScanStrategy strategy) {
   const int num_neighbours = (group.rank() > 0 ? 1 : 0) + (group.rank() + 1 < group.size() ? 1 : 0);
   EXPECT(counted - scan.sent_bytes() == 2 * 56 * num_neighbours, "the transport counted {} bytes, the scan {}", counted,
          scan.sent_bytes());
-  const int64_t most = all_reduce(
-      group, carries_sent({strategy, Direction::kForward, 0, true}, group.size(), group.rank()), ReduceOp::kMax);
-  EXPECT(most == StateScan::max_messages(strategy, group.size()), "{} carries are sent at most, not {}", most,
-         StateScan::max_messages(strategy, group.size()));
+  const int R = group.ranks_per_node();
+  const int64_t sent = numbers_sent({strategy, Direction::kForward, 0, true}, 2, group.size(), group.rank(), R);
+  const int64_t most = all_reduce(group, sent, ReduceOp::kMax);
+  const int64_t told = most_sent(strategy, group.size(), {kState.numel(), largest, 1, kState.numel()}, R);
+  EXPECT(kState.numel() % R != 0 || most == told, "{} numbers are sent at most, not {}", most, told);
 }
 
 }  // namespace
@@ -162,11 +182,21 @@ void strategies_are_serial_composition(Group& group) {
     run_trials<float>(group, strategy);
     run_trials<double>(group, strategy);
   }
+  for (int R = 1; R <= group.size(); ++R) {
+    if (group.size() % R != 0) continue;
+    group.set_ranks_per_node(R);
+    run_trials<float>(group, ScanStrategy::kHierarchical);
+    run_trials<double>(group, ScanStrategy::kHierarchical);
+  }
+  group.set_ranks_per_node(1);
 }
 
 void delays_change_no_bit(Group& group, int num_scans, double max_delay_s) {
+  const int P = group.size();
+  group.set_ranks_per_node(P % 4 == 0 ? 4 : P % 2 == 0 ? 2 : P);  // of hierarchical
   for (const ScanStrategy strategy : kScanStrategies) {
-    const OwnedTensor scratch({StateScan::scratch_numel(strategy, group.size(), 2 * kState.numel())}, DType::kFloat32);
+    const OwnedTensor scratch({StateScan::scratch_numel(strategy, group, 2 * kState.numel(), kState.numel())},
+                              DType::kFloat32);
     StateScan scan(group, strategy, scratch);
     std::vector<Trial> trials;
     std::vector<OwnedTensor> undelayed;
@@ -185,6 +215,7 @@ void delays_change_no_bit(Group& group, int num_scans, double max_delay_s) {
              to_string(strategy), i);
     }
   }
+  group.set_ranks_per_node(1);
 }
 
 void too_little_scratch_is_refused(Group& pair) {

@@ -41,7 +41,7 @@ class Layouts(driver.Test):
         for family, mixer in (("gla", "vector"), ("gla", "bilinear"), ("gla", "fixed"), ("tnl", "vector")):
             keys = {"data__separator": 32, "train__window": 50, "model__family": family, "model__mixer": mixer}
             one = self.train(1, f"{family}-{mixer}-one", **keys)
-            for scan, ranks in (("doubling", 3), ("doubling", 8), ("all_gather", 3)):
+            for scan, ranks in (("doubling", 3), ("doubling", 8), ("all_gather", 3), ("hierarchical", 4)):
                 with self.subTest(family=family, mixer=mixer, scan=scan, ranks=ranks):
                     run = self.train(ranks, f"{family}-{mixer}-{scan}{ranks}", parallel__scan=scan, **keys)
                     self.assert_close_losses(driver.losses(one), driver.losses(run))

@@ -82,9 +82,11 @@ class Program(driver.Test):
         text = self.plan(1, "tiny.cfg", "--plan.ranks", "8,64", "--plan.step_s", 0.25, *links)
         rows = re.findall(r"(?m)^ +(\d+) +(\d+) +(\d+) +(\d+)  (\w+)", text)
         self.assertEqual(rows, [(str(n), str(n), str(n // 8), str(96 * n), scan) for n in (8, 64)
-                                for scan in ("chain", "doubling", "all_gather")])
-        self.assertRegex(self.plan(1, "tiny.cfg", "--parallel.sp", 8, "--parallel.scan", "auto", *links),
-                         r"parallel.scan = auto: doubling\.")
+                                for scan in ("chain", "doubling", "all_gather", "hierarchical")])
+        for ranks_per_node, scan in ((8, "hierarchical"), (1, "doubling")):
+            self.assertIn(f"parallel.scan = auto: {scan}. ",
+                          self.plan(1, "tiny.cfg", "--parallel.sp", 8, "--parallel.scan", "auto",
+                                    "--plan.ranks_per_node", ranks_per_node, *links))
         for args, word in ((["--plan.ranks", 8, *links], "plan.step_s = 0"),
                            (["--parallel.sp", 8, "--parallel.scan", "auto"], "plan.bandwidth = 0"),
                            (["--plan.ranks", 9, "--plan.step_s", 1, "--parallel.sp", 2, *links], "parallel.sp = 2")):

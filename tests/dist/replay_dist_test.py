@@ -22,7 +22,7 @@ class Replay(driver.Test):
                         self.assertIn(f"{dtype}, {ranks} rank", done.out)
 
     def test_every_strategy_of_the_scan(self):
-        for scan in ("doubling", "all_gather"):
+        for scan in ("doubling", "all_gather", "hierarchical"):
             for ranks in (2, 3, 4, 8):
                 for name in FILES:
                     with self.subTest(scan=scan, ranks=ranks, file=name):
@@ -31,7 +31,7 @@ class Replay(driver.Test):
                         self.assertIn(" 0 failed, ", done.out)
         done = self.replay(2, FILES[0], "--scan", "ring")
         self.assertEqual(done.code, 2, done)
-        self.assertIn("--scan = ring: must be chain, doubling or all_gather", done.err)
+        self.assertIn("--scan = ring: must be chain, doubling, all_gather or hierarchical", done.err)
 
     def test_over_tolerance(self):
         for name in FILES:

@@ -13,8 +13,8 @@ namespace baton {
 namespace {
 
 const Stream kHost{};
-constexpr int64_t kStateNumel = 16, kCarryNumel = 24;
-constexpr ScanLayer kLayer{4 * kStateNumel, 4 * kCarryNumel, 2};
+constexpr int64_t kStateNumel = 16, kCarryNumel = 24, kRows = 4;
+constexpr ScanLayer kLayer{4 * kStateNumel, 4 * kCarryNumel, 2, kRows};
 
 /// A message of n bytes takes 3 + n / 32 seconds; advance and own 4, a composition 4.5.
 ScanMachine machine(bool sends_wait) { return {{3, 32}, {3, 32}, 1, 64, sends_wait}; }
@@ -93,21 +93,26 @@ struct Outcome {
 };
 
 /// A step of `layers` forward and reversed, each of `work` seconds and an advance on every rank, then a barrier.
-Outcome simulate(ScanStrategy strategy, int P, int layers, bool sends_wait) {
+Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m) {
   constexpr double kWork = 1000;
   Outcome outcome;
   const auto answers = make_local_groups(P);
   run_ranks(P, [&](Group& ranks) {
-    TimedGroup group(ranks, *answers[static_cast<size_t>(ranks.rank())], machine(sends_wait).inside, sends_wait);
-    const OwnedTensor scratch({StateScan::scratch_numel(strategy, P, kCarryNumel)}, DType::kFloat32);
+    TimedGroup group(ranks, *answers[static_cast<size_t>(ranks.rank())], m.inside, m.sends_wait);
+    group.set_ranks_per_node(static_cast<int>(m.ranks_per_node));
+    const OwnedTensor scratch({StateScan::scratch_numel(strategy, group, kCarryNumel, kRows)}, DType::kFloat32);
     const OwnedTensor entering({kStateNumel}, DType::kFloat32), leaving({kStateNumel}, DType::kFloat32);
     StateScan scan(group, strategy, scratch);
     const auto run = [&](Direction direction) {
       ShardCarry shard;
       shard.numel = kCarryNumel;
+      shard.rows = kRows;
+      shard.widths = {kStateNumel / kRows, (kCarryNumel - kStateNumel) / kRows, 0};
       shard.advance = [&](const Tensor&, const Tensor&) { group.now += kShard; };
       shard.own = [&](const Tensor&) { group.now += kShard; };
-      shard.compose = [&](const Stretch&, const Stretch&, const Tensor&) { group.now += kCompose; };
+      shard.compose = [&](const Stretch& first, const Stretch&, const Tensor&) {
+        group.now += first.rows.size() > 0 ? kCompose * static_cast<double>(first.rows.size()) / kRows : kCompose;
+      };
       group.now += kWork;
       scan.begin(direction, entering, leaving, shard, kHost);
       scan.finish(kHost);
@@ -133,9 +138,9 @@ TEST(ScanCost, IsWhatTheStrategiesExpose) {
     for (const ScanStrategy strategy : kScanStrategies)
       for (const int P : {2, 3, 8, 16, 32}) {
         SCOPED_TRACE(fmt::format("{} on {} ranks, sends wait: {}", to_string(strategy), P, sends_wait));
-        const double exposed = simulate(strategy, P, kLayers, sends_wait).exposed;
+        const double exposed = simulate(strategy, P, kLayers, machine(sends_wait)).exposed;
         const double model = exposed_in_step(strategy, P, layers_of(kLayers), machine(sends_wait), 1, 0);
-        if (strategy == ScanStrategy::kDoubling) {
+        if (strategy == ScanStrategy::kDoubling || strategy == ScanStrategy::kHierarchical) {
           EXPECT_NEAR(model / exposed, 1, 0.07);
         } else {
           EXPECT_DOUBLE_EQ(model, exposed);
@@ -143,17 +148,30 @@ TEST(ScanCost, IsWhatTheStrategiesExpose) {
       }
 }
 
+/// Messages of latency alone: the simulation lets those of one exchange run side by side, whatever their bytes.
+TEST(ScanCost, RoundsOfNodesAreTheModels) {
+  constexpr int kLayers = 40;
+  for (const bool sends_wait : {false, true})
+    for (const auto& [P, R] : {std::pair{2, 2}, {4, 4}, {4, 2}, {8, 2}, {16, 4}, {32, 4}, {24, 2}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} a node, sends wait: {}", P, R, sends_wait));
+      const Link link{3, 1e30};
+      const ScanMachine m{link, link, R, 64, sends_wait};
+      const double exposed = simulate(ScanStrategy::kHierarchical, P, kLayers, m).exposed;
+      EXPECT_NEAR(exposed_in_step(ScanStrategy::kHierarchical, P, layers_of(kLayers), m, 1, 0) / exposed, 1, 0.07);
+    }
+}
+
 TEST(ScanCost, RoundsAndBytesAreTheModels) {
   const int64_t state = kLayer.state_bytes, carry = kLayer.carry_bytes;
   for (const auto& [P, rounds] : {std::pair{2, 1}, {3, 2}, {8, 3}, {16, 4}, {32, 5}}) {
     SCOPED_TRACE(P);
-    const Outcome chain = simulate(ScanStrategy::kChain, P, 2, false);
+    const Outcome chain = simulate(ScanStrategy::kChain, P, 2, machine(false));
     EXPECT_EQ(chain.most_received, 1);
     EXPECT_EQ(chain.most_sent_bytes, state);
-    const Outcome doubling = simulate(ScanStrategy::kDoubling, P, 2, false);
+    const Outcome doubling = simulate(ScanStrategy::kDoubling, P, 2, machine(false));
     EXPECT_EQ(doubling.most_received, rounds);
     EXPECT_EQ(doubling.most_sent_bytes, rounds * carry);
-    const Outcome gather = simulate(ScanStrategy::kAllGather, P, 2, false);
+    const Outcome gather = simulate(ScanStrategy::kAllGather, P, 2, machine(false));
     EXPECT_EQ(gather.collective_bytes, carry);
     // A message takes 5 s of a state, 6 s of a carry.
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, P, layers_of(1), machine(false)), (P - 1) * (5 + kShard));
@@ -176,7 +194,7 @@ TEST(ScanCost, NodesWindowsAndUnequalLayers) {
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, layers_of(7), m), 2 * (3 + kShard) + 2 * (14 + kShard));
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 2, layers_of(7), m), 3 + kShard);
   // A chain is as late as its slowest layer; an all-gather pays for each: (10 s + 6) or (10 s + 12) a rank.
-  const ScanLayer twice{2 * kLayer.state_bytes, 2 * kLayer.carry_bytes, kLayer.spans};
+  const ScanLayer twice{2 * kLayer.state_bytes, 2 * kLayer.carry_bytes, kLayer.spans, kRows};
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, {kLayer, twice}, m), 2 * (5 + 8) + 2 * (18 + 8));
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, 5, {kLayer, twice}, m),
             (4 + 4 * 16 + 3 * 4.5) + (8 + 4 * 22 + 3 * 9));
@@ -185,14 +203,41 @@ TEST(ScanCost, NodesWindowsAndUnequalLayers) {
   for (const ScanStrategy strategy : kScanStrategies) EXPECT_EQ(exposed_in_step(strategy, 1, layers_of(7), m, 3, 4), 0);
 }
 
+TEST(ScanCost, NodesOfSeveralRanks) {
+  // A carry's half takes 1 s + 1.5 inside and 10 s + 3 between, a state's half 1 s + 1; a composition of halves 2.25.
+  const ScanMachine m{{1, 32}, {10, 16}, 2, 64, false};
+  const double in_node = kShard + (1 + 1.5) + (1 + 1);
+  const auto exposed = [&](int64_t P, int64_t layers, bool sends_wait) {
+    ScanMachine machine = m;
+    machine.sends_wait = sends_wait;
+    return exposed_in_pass(ScanStrategy::kHierarchical, P, layers_of(layers), machine);
+  };
+  EXPECT_EQ(exposed(2, 7, false), 7 * in_node);                        // nothing to compose
+  EXPECT_EQ(exposed(4, 7, false), 7 * (in_node + 1 * 2.25) + 1 * 13);  // prefix or what enters, of one rank
+  // A node between others also hands on itself. Its ranks compose twice, and once for doubling; three nodes: two hops.
+  EXPECT_EQ(exposed(6, 7, false), 7 * (in_node + 3 * 2.25) + 2 * 13);
+  EXPECT_EQ(exposed(6, 7, true), 7 * (in_node + 3 * 2.25 + 2 * 13));
+  // Nodes that are not equal count as one rank each.
+  EXPECT_EQ(exposed(5, 7, false), exposed_in_pass(ScanStrategy::kDoubling, 5, layers_of(7), m));
+  EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 6, kLayer, 2), (96 + 64) / 2 + 2 * 96 / 2);
+  EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 5, kLayer, 2), 3 * 96);
+  // Of three ranks one has two of four rows: it gets them from two others and gives them back; it composes once.
+  const ScanMachine three{{1, 32}, {10, 16}, 3, 64, false};
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kHierarchical, 3, layers_of(7), three),
+            7 * (kShard + (1 + 2 * 1.5) + (1 + 2 * 1) + 2.25));
+}
+
 TEST(ScanCost, TheCheapestChangesWithRanksAndLinks) {
-  const std::vector<ScanLayer> layers(24, {2 << 20, (2 << 20) + (4 << 10), 4});
+  const std::vector<ScanLayer> layers(24, {2 << 20, (2 << 20) + (4 << 10), 4, 8});
   const ScanMachine fast{{15e-6, 300e9}, {25e-6, 40e9}, 8, 2e12, false};
   EXPECT_EQ(cheapest_strategy(1, layers, fast), ScanStrategy::kChain);
   EXPECT_EQ(cheapest_strategy(8, layers, fast), ScanStrategy::kChain);
-  EXPECT_EQ(cheapest_strategy(1024, layers, fast), ScanStrategy::kDoubling);
+  EXPECT_EQ(cheapest_strategy(1024, layers, fast), ScanStrategy::kHierarchical);
+  EXPECT_EQ(cheapest_strategy(1025, layers, fast), ScanStrategy::kDoubling);
   ScanMachine late = fast;  // one layer, slow to compose: nothing hides the chain
   late.inside = late.between = {1, 1e12};
+  EXPECT_EQ(cheapest_strategy(8, {layers[0]}, late), ScanStrategy::kHierarchical);  // two rounds
+  late.ranks_per_node = 1;
   EXPECT_EQ(cheapest_strategy(8, {layers[0]}, late), ScanStrategy::kDoubling);
 }
 

@@ -43,6 +43,8 @@ ShardCarry affine_carry(const Scan& scan, int rank) {
   ShardCarry shard;
   const int64_t n = scan.numel;
   shard.numel = 2 * n;
+  shard.rows = n;
+  shard.widths = {1, 1, 0};
   shard.forgets = forgets(scan, rank);
   shard.advance = [=](const Tensor& entering, const Tensor& leaving) {
     for (int64_t i = 0; i < n; ++i)
@@ -56,10 +58,11 @@ ShardCarry affine_carry(const Scan& scan, int rank) {
   };
   shard.compose = [=](const Stretch& first, const Stretch& second, const Tensor& out) {
     const auto *x = first.carry.as<int64_t>(), *y = second.carry.as<int64_t>();
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t a = y[n + i];
+    const int64_t rows = first.rows.size() > 0 ? first.rows.size() : n;
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t a = y[rows + i];
       out.as<int64_t>()[i] = (a * x[i] + y[i]) % kPrime;
-      out.as<int64_t>()[n + i] = a * x[n + i] % kPrime;
+      out.as<int64_t>()[rows + i] = a * x[rows + i] % kPrime;
     }
   };
   return shard;
@@ -113,8 +116,10 @@ void wrap(Group& group, StateScan& scan, Direction direction) {
 class Scans {
  public:
   explicit Scans(Group& group) {
+    const int P = group.size();
+    group.set_ranks_per_node(P % 8 == 0 ? 8 : P % 4 == 0 ? 4 : P <= 3 ? P : 1);
     for (const ScanStrategy strategy : kScanStrategies) {
-      scratch_.emplace_back(Shape{StateScan::scratch_numel(strategy, group.size(), 2 * kMaxNumel)}, DType::kInt64);
+      scratch_.emplace_back(Shape{StateScan::scratch_numel(strategy, group, 2 * kMaxNumel, kMaxNumel)}, DType::kInt64);
       scans_.push_back(std::make_unique<StateScan>(group, strategy, scratch_.back()));
     }
   }

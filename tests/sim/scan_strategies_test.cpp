@@ -36,20 +36,31 @@ AttentionResult joined(const AttentionProblem& p, const std::vector<int64_t>& cu
   return whole;
 }
 
+/// Ranks of a node with which a strategy is tried.
+std::vector<int> node_sizes(ScanStrategy strategy, int P) {
+  if (strategy != ScanStrategy::kHierarchical) return {1};
+  std::vector<int> sizes;
+  for (const int R : {1, 2, 3, 4, 8, P})
+    if (P % R == 0 && (sizes.empty() || R > sizes.back())) sizes.push_back(R);
+  return sizes;
+}
+
 void expect_serial(const AttentionProblem& p, DType dtype, const std::vector<int64_t>& cuts, uint64_t delay_seed = 0) {
   const AttentionResult serial = run_operator(p, dtype, cuts);
-  for (const ScanStrategy strategy : kScanStrategies) {
-    SCOPED_TRACE(fmt::format("{} {} by {} on {} ranks", to_string(p.shape.gate), to_string(dtype), to_string(strategy),
-                             cuts.size() - 1));
-    const AttentionResult mine = joined(p, cuts, run_on_ranks(p, dtype, cuts, strategy, delay_seed));
-    for (const auto& [name, tensor] : serial) {
-      if (strategy == ScanStrategy::kChain) {
-        EXPECT_EQ(mine.at(name), tensor) << name;
-      } else {
-        EXPECT_LE(relative_error(p, serial, mine, dtype, name, cuts), agreement(dtype)) << name;
+  const auto P = static_cast<int>(cuts.size()) - 1;
+  for (const ScanStrategy strategy : kScanStrategies)
+    for (const int R : node_sizes(strategy, P)) {
+      SCOPED_TRACE(fmt::format("{} {} by {} on {} ranks, {} a node", to_string(p.shape.gate), to_string(dtype),
+                               to_string(strategy), P, R));
+      const AttentionResult mine = joined(p, cuts, run_on_ranks(p, dtype, cuts, strategy, delay_seed, R));
+      for (const auto& [name, tensor] : serial) {
+        if (strategy == ScanStrategy::kChain) {
+          EXPECT_EQ(mine.at(name), tensor) << name;
+        } else {
+          EXPECT_LE(relative_error(p, serial, mine, dtype, name, cuts), agreement(dtype)) << name;
+        }
       }
     }
-  }
 }
 
 /// Two rows of weak decays, so that a state crosses many ranks.
@@ -114,10 +125,11 @@ TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
       p.starts.assign(2 * 80, 0);
       const std::vector<int64_t> cuts = even_shards(80, 8);
       for (int64_t b = 0; b < 2; ++b) p.starts[static_cast<size_t>(b * 80 + 35)] = 1;
-      const auto before = run_on_ranks(p, DType::kFloat32, cuts, strategy);
+      const int R = strategy == ScanStrategy::kHierarchical ? 2 : 1;
+      const auto before = run_on_ranks(p, DType::kFloat32, cuts, strategy, 0, R);
       for (double& x : p.h0) x *= 1e20;
       for (double& x : p.dht) x *= 1e20;
-      const auto after = run_on_ranks(p, DType::kFloat32, cuts, strategy);
+      const auto after = run_on_ranks(p, DType::kFloat32, cuts, strategy, 0, R);
       for (size_t rank = 4; rank < 8; ++rank)
         EXPECT_EQ(before[rank].tensors.at("ht"), after[rank].tensors.at("ht")) << to_string(gate) << " rank " << rank;
       for (size_t rank = 0; rank < 3; ++rank)
@@ -143,9 +155,51 @@ TEST(ScanStrategies, AgreeUnderRandomDelays) {
       for (const int P : {3, 8, 17}) expect_serial(weak_problem(gate, 100), DType::kFloat32, even_shards(100, P), seed);
 }
 
+/// One node composes in rank order, as all_gather does; nodes of one rank are doubling.
+TEST(ScanStrategies, HierarchicalHasTheBitsOfAllGatherInOneNodeAndOfDoublingInNodesOfOne) {
+  for (const GateKind gate : kGates)
+    for (const int P : {2, 3, 8}) {
+      const AttentionProblem p = weak_problem(gate, 100);
+      const std::vector<int64_t> cuts = even_shards(100, P);
+      for (const int R : {1, P}) {
+        const auto other = R == 1 ? ScanStrategy::kDoubling : ScanStrategy::kAllGather;
+        const auto mine = run_on_ranks(p, DType::kFloat32, cuts, ScanStrategy::kHierarchical, 0, R);
+        const auto theirs = run_on_ranks(p, DType::kFloat32, cuts, other);
+        for (size_t rank = 0; rank < mine.size(); ++rank)
+          EXPECT_EQ(mine[rank].tensors, theirs[rank].tensors)
+              << to_string(gate) << " rank " << rank << " of " << P << ", " << R << " a node";
+      }
+    }
+}
+
+/// Rows of carries: 4. Others' slices of the carry, the own in doubling, a slice of a state to all but the first rank.
+TEST(ScanStrategies, BytesByNodesAreTheFormula) {
+  for (const GateKind gate : kGates)
+    for (const auto& [P, R] : {std::pair{4, 2}, {6, 2}, {6, 3}, {8, 8}, {16, 4}, {16, 8}}) {
+      const AttentionProblem p = weak_problem(gate, 64);
+      const AttentionShape& s = p.shape;
+      const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(64, P), ScanStrategy::kHierarchical, 0, R);
+      const int64_t rows = s.B * s.H, state = 4 * s.K * s.V;
+      const int64_t carry = state + (gate == GateKind::kNone || gate == GateKind::kFixed ? 0
+                                     : gate == GateKind::kBilinear                       ? 4 * (s.K + s.V)
+                                                                                         : 4 * s.K);
+      for (int rank = 0; rank < P; ++rank)
+        for (const bool reversed : {false, true}) {
+          const int node = rank / R, nodes_ahead = reversed ? node : P / R - 1 - node, first = reversed ? P - 1 : 0;
+          const int64_t slice = shard_of(rows, R, rank % R).size();
+          int64_t rounds = 0;
+          for (int distance = 1; distance <= nodes_ahead; distance *= 2) ++rounds;
+          const int64_t receivers = R - 1 - (node == first / R && rank != first ? 1 : 0);
+          EXPECT_EQ(ranks[static_cast<size_t>(rank)].sent_bytes[reversed ? 1 : 0],
+                    (rows - slice) * carry + rounds * slice * carry + receivers * slice * state)
+              << to_string(gate) << " rank " << rank << " of " << P << ", " << R << " a node";
+        }
+    }
+}
+
 TEST(ScanStrategies, BytesAreTheFormulaAtAnyLength) {
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : kScanStrategies)
+    for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather})
       for (const int P : {1, 2, 5, 8})
         for (const int64_t T : {64, 256, 1024}) {
           const AttentionProblem p = weak_problem(gate, T);

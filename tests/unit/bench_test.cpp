@@ -161,16 +161,16 @@ TEST(Bench, WritesWhatMessagesTake) {
   ASSERT_EQ(lines.size(), 4U);  // one of the machine, one of the gradients' sum, one for each gate kind
   EXPECT_EQ(lines[0]["ranks"], 3);
   EXPECT_NEAR(lines[1]["GB/s"], 1e-3 * 4 / 3 * lines[1]["bytes"].get<double>() / lines[1]["us"].get<double>(), 1e-6);
-  const std::vector<std::string> names_of_strategies{"chain", "doubling", "all_gather"};
+  const std::vector<std::string> names_of_strategies{"chain", "doubling", "all_gather", "hierarchical"};
   for (size_t i = 2; i < lines.size(); ++i) {
     const nlohmann::json& c = lines[i];
     EXPECT_EQ(c["state_bytes"], 4 * 2 * 8 * 16);
     EXPECT_EQ(c["carry_bytes"], 4 * 2 * (8 * 16 + (c["gate"] == "bilinear" ? 8 + 16 : 0)));
     EXPECT_EQ(c["spans"], 2);
     for (const char* piece : {"message", "hand-over", "composition", "own carry", "advance", "scan, chain",
-                              "scan, doubling", "scan, all_gather"})
+                              "scan, doubling", "scan, all_gather", "scan, hierarchical"})
       EXPECT_GT(c[piece]["us"], 0) << piece;
-    for (const char* how : {"alone", "stages", "chain", "doubling", "all_gather", "whole"}) {
+    for (const char* how : {"alone", "stages", "chain", "doubling", "all_gather", "hierarchical", "whole"}) {
       const nlohmann::json& line = c["operator"][how];
       for (const char* column : {"forward", "24 forward"}) EXPECT_GT(line[column]["us"], 0) << how;
       EXPECT_EQ(line.contains("model us"), std::ranges::count(names_of_strategies, std::string(how)) == 1);

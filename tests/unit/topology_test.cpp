@@ -57,5 +57,15 @@ TEST(Topology, AnSpThatDoesNotDivideTheWorldIsTheUsersMistake) {
   }
 }
 
+TEST(Topology, EvenNodeSize) {
+  EXPECT_EQ(even_node_size({7}), 1);
+  EXPECT_EQ(even_node_size({0, 0, 0}), 3);
+  EXPECT_EQ(even_node_size({0, 0, 2, 2, 4, 4}), 2);
+  EXPECT_EQ(even_node_size({0, 1, 2}), 1);
+  EXPECT_EQ(even_node_size({0, 0, 2}), 1);
+  EXPECT_EQ(even_node_size({0, 0, 2, 2, 2, 2, 6, 7}), 1);
+  EXPECT_EQ(even_node_size({0, 1, 0, 1}), 1);  // a host's ranks are apart
+}
+
 }  // namespace
 }  // namespace baton
