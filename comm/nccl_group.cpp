@@ -226,8 +226,8 @@ PendingPtr NcclGroup::exchange(const std::vector<Transfer>& transfers, const Str
   });
 }
 
-/// NCCL connects two ranks at their first message, which takes long and allocates. So there is one here for each pair
-/// that the scan and its wrap use, in both directions at once; and one sum.
+/// NCCL connects two ranks at their first message, which takes long and allocates. So there is one here for neighbours,
+/// and the first rank with the last, in both directions at once; and one sum. Other pairs connect in their first scan.
 void NcclGroup::connect() {
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   const OwnedTensor out({2}, DType::kInt64, device_), in({2}, DType::kInt64, device_), sum({1}, DType::kInt64, device_);
