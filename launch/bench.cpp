@@ -46,17 +46,11 @@ nlohmann::json to_json(const std::vector<Figure>& list) {
 }
 
 nlohmann::json to_json(const AttentionShape& s, const BenchResult& r) {
-  nlohmann::json json{{"case", "baton"},
-                      {"gate", to_string(s.gate)},
-                      {"B", s.B},
-                      {"T", s.T},
-                      {"H", s.H},
-                      {"K", s.K},
-                      {"V", s.V},
-                      {"span", s.span},
-                      {"scratch_MiB", static_cast<double>(r.scratch_bytes) / (1 << 20)},
-                      {"forward", to_json(figures(s, r.forward))},
-                      {"forward_backward", to_json(figures(s, r.both))}};
+  nlohmann::json json = describe_case(s);
+  json.update({{"span", s.span},
+               {"scratch_MiB", static_cast<double>(r.scratch_bytes) / (1 << 20)},
+               {"forward", to_json(figures(s, r.forward))},
+               {"forward_backward", to_json(figures(s, r.both))}});
   for (const BenchResult::Stage& stage : r.stages) json["stages"][stage.name] = to_json(figures(s, stage.time));
   return json;
 }
@@ -143,6 +137,10 @@ void print_growth(const std::vector<AttentionShape>& group, const std::vector<Be
 }
 
 }  // namespace
+
+nlohmann::json describe_case(const AttentionShape& s) {
+  return {{"case", "baton"}, {"gate", to_string(s.gate)}, {"B", s.B}, {"T", s.T}, {"H", s.H}, {"K", s.K}, {"V", s.V}};
+}
 
 std::string describe_bench(const BenchOptions& options, const Group& world) {
   nlohmann::json json{{"dtype", to_string(options.dtype)}, {"ranks", world.size()}, {"repeat", options.repeat}};

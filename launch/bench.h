@@ -19,6 +19,7 @@
 //   mpirun -np 2 baton bench comm --shape H4_K256_V512 --gate vector --tokens 16384 --graph
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,8 @@ ExitCode run_bench(const BenchOptions& options, Group& world);
 /// Collective over the ranks of a job, which share a sequence; rank 0 reports the slowest.
 ExitCode run_comm_bench(const BenchOptions& options, const Ranks& ranks);
 
+/// What the line of a case begins with.
+nlohmann::json describe_case(const AttentionShape& s);
 /// The first line of the JSON file.
 std::string describe_bench(const BenchOptions& options, const Group& world);
 /// Collective: rank 0 writes what --json asks for.

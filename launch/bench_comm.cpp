@@ -130,16 +130,8 @@ class CommCase {
       scans_.push_back(std::make_unique<StateScan>(*ranks.sp, strategy, scratch_.back()));
     }
     const ScanLayer layer = problem_.scan_layer();
-    json_ = {{"case", "baton"},
-             {"gate", to_string(s.gate)},
-             {"B", s.B},
-             {"T", s.T},
-             {"H", s.H},
-             {"K", s.K},
-             {"V", s.V},
-             {"state_bytes", layer.state_bytes},
-             {"carry_bytes", layer.carry_bytes},
-             {"spans", layer.spans}};
+    json_ = describe_case(s);
+    json_.update({{"state_bytes", layer.state_bytes}, {"carry_bytes", layer.carry_bytes}, {"spans", layer.spans}});
     say(fmt::format("\n{} {}, {} x {} tokens a rank: state {} bytes, carry {} bytes, {} spans\n", shape_name(s),
                     to_string(s.gate), s.B, s.T, layer.state_bytes, layer.carry_bytes, layer.spans));
     measure_pieces();
