@@ -5,7 +5,7 @@
 // they were sent. Tensors must stay alive until the returned Pending is waited for.
 // Device tensors: a call runs after what is on `stream`, and never blocks the host; Pending::wait() makes `stream`
 // wait, not the host. Where the host must know, it calls synchronize. Errors: a transport that fails or exceeds its
-// deadline throws Error(kTransport) naming both ranks.
+// deadline throws LostRank, naming both ranks.
 #pragma once
 
 #include <memory>
@@ -100,7 +100,7 @@ std::string broadcast(Group& group, const std::string& text, int root);
 
 /// Runs f on every rank and makes them agree: if any rank's f threw, every rank throws the Error of the lowest such
 /// rank (its code and message; what is no baton::Error becomes one, kTransport). Defined in together.h. f must not
-/// itself use the group where one rank may leave it early.
+/// itself use the group where one rank may leave it early. A LostRank is thrown as it is, at once.
 template <class F>
 void together(Group& group, F&& f);
 

@@ -79,7 +79,8 @@ class MpiPending : public Pending {
 
   void wait() override {
     Patience patience(deadline_s_);
-    while (!done()) CHECK(patience.pause(), "{}: nothing within {} s", phrase_, deadline_s_);
+    while (!done())
+      if (!patience.pause()) throw LostRank(fmt::format("{}: nothing within {} s", phrase_, deadline_s_));
   }
 
  private:

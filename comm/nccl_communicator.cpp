@@ -174,7 +174,7 @@ void Communicator::watch(double waited_s) {
 
 void Communicator::fail(const std::string& message) {
   abort_nccl_groups(message.c_str());
-  throw Error(ExitCode::kTransport, message);
+  throw LostRank(message);
 }
 
 void abort_nccl_groups(const char* why) noexcept {

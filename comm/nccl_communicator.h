@@ -61,7 +61,7 @@ class Communicator {
   static void check_all();
   /// The watch of the host's waits for the device: also throws where a call has not ended within its deadline.
   static void watch(double waited_s);
-  /// Aborts every communicator, then throws Error(kTransport) with this message.
+  /// Aborts every communicator, then throws LostRank with this message.
   [[noreturn]] static void fail(const std::string& message);
 
  private:

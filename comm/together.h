@@ -15,6 +15,8 @@ void together(Group& group, F&& f) {
   std::optional<Error> mine;
   try {
     f();
+  } catch (const LostRank&) {
+    throw;
   } catch (const Error& e) {
     mine = e;
   } catch (const std::exception& e) {

@@ -47,6 +47,12 @@ class Error : public std::runtime_error {
   bool agreed_ = false;
 };
 
+/// A rank does not answer, or the transport failed: whoever waited throws it, and cannot agree with others any more.
+class LostRank : public Error {
+ public:
+  explicit LostRank(const std::string& message) : Error(ExitCode::kTransport, message) {}
+};
+
 }  // namespace baton
 
 /// CHECK(condition, "format with {}", values...): always on; a failure is a defect of the program or its machine.

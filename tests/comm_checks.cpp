@@ -196,6 +196,15 @@ void together_agrees(Group& group) {
     thrown = e.what() == std::string("of another kind") && e.code() == ExitCode::kTransport;
   }
   EXPECT(thrown, "an exception of another kind was lost");
+  std::string words;
+  try {
+    together(group, [&] {
+      throw LostRank(fmt::format("rank {} waited", group.rank()));
+    });
+  } catch (const LostRank& e) {
+    words = e.what();
+  }
+  EXPECT(words == fmt::format("rank {} waited", group.rank()), "a lost rank was waited for: '{}'", words);
 }
 
 void expect_refusal(const std::function<void()>& f, const std::vector<std::string>& words) {
