@@ -1,4 +1,5 @@
-// The operator over simulated ranks, the state going through StateScan.
+// The operator over ranks, the state going through StateScan; ranks of tests/sim, on the host or all on one device, and
+// those of any other group.
 #pragma once
 
 #include "comm/state_scan.h"
@@ -11,11 +12,29 @@ struct RankResult {
   int64_t sent_bytes[2] = {0, 0};  // of the scan, forward and reversed
 };
 
-/// What each rank computes: rank r has tokens [cuts[r], cuts[r + 1]). delay_seed as in run_ranks.
+/// What this rank computes: rank r has tokens [cuts[r], cuts[r + 1]). `other`, where given, is the same problem with
+/// other document starts (neither without any): the results are its, made by a CUDA graph of the first, as run_shard
+/// does.
+RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
+                    ScanStrategy strategy, const Stream& stream, const AttentionProblem* other = nullptr);
+
+/// What each of as many in-process ranks computes. delay_seed as in run_ranks.
 std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                                     ScanStrategy strategy, uint64_t delay_seed = 0, int ranks_per_node = 1);
+                                     ScanStrategy strategy, uint64_t delay_seed = 0, int ranks_per_node = 1,
+                                     Device device = {});
 
 /// P shards as shard_of cuts them.
 std::vector<int64_t> even_shards(int64_t T, int P);
+
+/// Two rows of weak decays, so that a state crosses many ranks.
+AttentionProblem weak_problem(GateKind gate, int64_t T);
+
+/// Ranks of a node with which a strategy is tried on P ranks.
+std::vector<int> node_sizes(ScanStrategy strategy, int P);
+
+/// Every strategy on in-process ranks against the same shards one after another, every tensor of every rank and head:
+/// chain has the same bits, the others are close.
+void expect_serial(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
+                   uint64_t delay_seed = 0, const Stream& stream = {});
 
 }  // namespace baton::test

@@ -116,6 +116,7 @@ void run_checks(World& world, Device device) {
     checks::device_scan_is_serial_composition(*group, device);
     messages_keep_their_order(*group, device);
   }
+  checks::operator_has_the_bits_of_simulated_ranks(*scan, device);
   // Made and ended in good order beside the others, as a second job would.
   make_nccl_group(world.split(world.rank() % 2), device, {"part", false, 2});
   scan->barrier();

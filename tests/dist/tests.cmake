@@ -28,8 +28,9 @@ set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 
 # Over NCCL, one GPU a rank; skipped where there are fewer GPUs.
 if(BATON_HAS_CUDA)
-  baton_dist_test(nccl_dist_test LIBRARIES baton_comm NP 1 2)
-  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
+  baton_dist_test(nccl_dist_test LIBRARIES baton_model baton_reference NP 1 2)
+  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp operator_ranks.cpp
+    dist/device_scan_checks.cpp dist/device_operator_checks.cpp dist/device_carry.cu)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
 endif()

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/bfloat16.h"
+#include "runtime/cuda.h"
 #include "runtime/memory.h"
 
 namespace baton::test {
@@ -111,35 +112,32 @@ struct Shard {
   AttentionInputs inputs() const {
     return {.shape = shape, .q = q, .k = k, .v = v, .gk = gk, .gv = gv, .starts = starts, .scale = scale};
   }
-  OwnedTensor forward(const Tensor& h0, const Cross& cross = {}) const {
-    OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
+  OwnedTensor make_state() const { return maker.make_nan(shape.state(), maker.number); }
+  void forward(const Tensor& h0, const Tensor& ht, const Cross& cross = {}) const {
     carry_forward(inputs(), chunks, maker.stream);
     if (cross)
       cross(false, h0, ht, inputs(), chunks, dchunks);
     else
       advance_forward(inputs(), chunks, h0, ht, maker.stream);
     output_forward(inputs(), chunks, o, maker.stream);
-    return ht;
   }
-  OwnedTensor backward(const Tensor& dht, const Cross& cross = {}) const {
-    OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
+  void backward(const Tensor& dht, const Tensor& dh0, const Cross& cross = {}) const {
     carry_backward(inputs(), chunks, dout, dchunks, maker.stream);
     if (cross)
       cross(true, dht, dh0, inputs(), chunks, dchunks);
     else
       advance_backward(inputs(), chunks, dchunks, dht, dh0, maker.stream);
     attention_gradients(inputs(), chunks, dchunks, dout, {dq, dk, dv, dgk, dgv}, maker.stream);
-    return dh0;
   }
 
   /// The same where the shard hands nothing on.
   OwnedTensor forward_alone(const Tensor& h0) const {
-    OwnedTensor ht = maker.make_nan(shape.state(), maker.number);
+    OwnedTensor ht = make_state();
     attention_forward(inputs(), chunks, h0, ht, o, maker.stream);
     return ht;
   }
   OwnedTensor backward_alone(const Tensor& h0, const Tensor& dht) const {
-    OwnedTensor dh0 = maker.make_nan(shape.state(), maker.number);
+    OwnedTensor dh0 = make_state();
     attention_backward(inputs(), chunks, dchunks, h0, dout, dht, dh0, {dq, dk, dv, dgk, dgv}, maker.stream);
     return dh0;
   }
@@ -232,8 +230,16 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
     state = shards[0].forward_alone(h0);
     dstate = shards[0].backward_alone(h0, dstate);
   } else {
-    for (const Shard& shard : shards) state = shard.forward(state);
-    for (size_t i = shards.size(); i-- > 0;) dstate = shards[i].backward(dstate);
+    for (const Shard& shard : shards) {
+      OwnedTensor ht = shard.make_state();
+      shard.forward(state, ht);
+      state = std::move(ht);
+    }
+    for (size_t i = shards.size(); i-- > 0;) {
+      OwnedTensor dh0 = shards[i].make_state();
+      shards[i].backward(dstate, dh0);
+      dstate = std::move(dh0);
+    }
   }
   AttentionResult result;
   result["ht"] = maker.to_vector(state);
@@ -244,12 +250,23 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
   return result;
 }
 
-AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross) {
-  const Maker maker(Stream{}, dtype);
+AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross, const Stream& stream,
+                          const std::function<void(const Tensor& starts)>& change) {
+  const Maker maker(stream, dtype);
   const Shard shard(p, maker);
-  AttentionResult result;
-  result["ht"] = maker.to_vector(shard.forward(maker.make(p.h0, p.shape.state(), maker.number), cross));
-  result["dh0"] = maker.to_vector(shard.backward(maker.make(p.dht, p.shape.state(), maker.number), cross));
+  const OwnedTensor h0 = maker.make(p.h0, p.shape.state(), maker.number), ht = shard.make_state();
+  const OwnedTensor dht = maker.make(p.dht, p.shape.state(), maker.number), dh0 = shard.make_state();
+  const auto run = [&] {
+    shard.forward(h0, ht, cross);
+    shard.backward(dht, dh0, cross);
+  };
+  run();
+  if (change) {
+    const cuda::Graph graph(stream, run);
+    change(shard.starts);
+    graph.launch(stream);
+  }
+  AttentionResult result{{"ht", maker.to_vector(ht)}, {"dh0", maker.to_vector(dh0)}};
   for (const auto& [name, x] : shard.outputs()) result[name] = maker.to_vector(x);
   return result;
 }

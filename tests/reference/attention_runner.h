@@ -22,8 +22,11 @@ using Cross =
     std::function<void(bool reversed, const Tensor& entering, const Tensor& leaving, const AttentionInputs& in,
                        const AttentionChunks& chunks, const AttentionChunks& dchunks)>;
 
-/// Runs all stages over one rank's shard; o, dq, dk, dv, dgk, dgv, the states ht and dh0 that leave.
-AttentionResult run_shard(const AttentionProblem& shard, DType dtype, const Cross& cross);
+/// Runs all stages over one rank's shard; o, dq, dk, dv, dgk, dgv, the states ht and dh0 that leave. `change`, where
+/// given, on a GPU: after a first run all is captured once more as a CUDA graph, then this writes other document
+/// starts, then the graph runs, which makes the result.
+AttentionResult run_shard(const AttentionProblem& shard, DType dtype, const Cross& cross, const Stream& stream = {},
+                          const std::function<void(const Tensor& starts)>& change = {});
 
 /// The state before `token` and its gradient (names h, dh), from a run over one shard.
 AttentionResult run_states_at(const AttentionProblem& problem, DType dtype, int64_t token, const Stream& stream = {});

@@ -13,66 +13,6 @@ namespace {
 constexpr GateKind kGates[] = {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector,
                                GateKind::kBilinear};
 
-/// Relative RMS of each tensor, per rank and head.
-double agreement(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : 1e-14; }
-
-/// The tensors of all ranks as one run would have them.
-AttentionResult joined(const AttentionProblem& p, const std::vector<int64_t>& cuts,
-                       const std::vector<RankResult>& ranks) {
-  const AttentionShape& s = p.shape;
-  AttentionResult whole;
-  whole["ht"] = ranks.back().tensors.at("ht");
-  whole["dh0"] = ranks.front().tensors.at("dh0");
-  for (size_t r = 0; r < ranks.size(); ++r)
-    for (const auto& [name, part] : ranks[r].tensors) {
-      const int64_t T = cuts[r + 1] - cuts[r];
-      if (name == "ht" || name == "dh0" || T == 0) continue;
-      const int64_t row = static_cast<int64_t>(part.size()) / (s.B * T);
-      std::vector<double>& to = whole[name];
-      to.resize(static_cast<size_t>(s.B * s.T * row), NAN);
-      for (int64_t b = 0; b < s.B; ++b)
-        std::copy_n(part.begin() + b * T * row, T * row, to.begin() + (b * s.T + cuts[r]) * row);
-    }
-  return whole;
-}
-
-/// Ranks of a node with which a strategy is tried.
-std::vector<int> node_sizes(ScanStrategy strategy, int P) {
-  if (strategy != ScanStrategy::kHierarchical) return {1};
-  std::vector<int> sizes;
-  for (const int R : {1, 2, 3, 4, 8, P})
-    if (P % R == 0 && (sizes.empty() || R > sizes.back())) sizes.push_back(R);
-  return sizes;
-}
-
-void expect_serial(const AttentionProblem& p, DType dtype, const std::vector<int64_t>& cuts, uint64_t delay_seed = 0) {
-  const AttentionResult serial = run_operator(p, dtype, cuts);
-  const auto P = static_cast<int>(cuts.size()) - 1;
-  for (const ScanStrategy strategy : kScanStrategies)
-    for (const int R : node_sizes(strategy, P)) {
-      SCOPED_TRACE(fmt::format("{} {} by {} on {} ranks, {} a node", to_string(p.shape.gate), to_string(dtype),
-                               to_string(strategy), P, R));
-      const AttentionResult mine = joined(p, cuts, run_on_ranks(p, dtype, cuts, strategy, delay_seed, R));
-      for (const auto& [name, tensor] : serial) {
-        if (strategy == ScanStrategy::kChain) {
-          EXPECT_EQ(mine.at(name), tensor) << name;
-        } else {
-          EXPECT_LE(relative_error(p, serial, mine, dtype, name, cuts), agreement(dtype)) << name;
-        }
-      }
-    }
-}
-
-/// Two rows of weak decays, so that a state crosses many ranks.
-AttentionProblem weak_problem(GateKind gate, int64_t T) {
-  AttentionProblem p = random_problem({2, T, 2, 8, 12, gate}, 31);
-  if (gate == GateKind::kFixed) p.gk = {-0.01, -1e-3};
-  for (auto* gates : {&p.gk, &p.gv})
-    for (size_t i = 0; gate != GateKind::kFixed && i < gates->size(); ++i)
-      (*gates)[i] = -0.05 * random_uniform(8, 0, i);
-  return p;
-}
-
 TEST(ScanStrategies, AgreeWithTheSerialChain) {
   for (const GateKind gate : kGates)
     for (const DType dtype : {DType::kFloat32, DType::kFloat64})
