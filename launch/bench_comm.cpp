@@ -1,5 +1,6 @@
 // baton bench comm: for each case, medians of the slowest rank,
-//   message      the state between neighbours as the group sends it: half of there and back again
+//   message      the state between neighbours as the group sends it: half of there and back again; defaults: over the
+//                group of gradients, whose messages take as many thread blocks as NCCL likes
 //   hand-over    the same by a chain scan that composes nothing
 //   composition  of two carries; advance and own carry: of a shard's spans
 //   scan         one by each strategy with all that it composes: half of a forward and the reversed one after it
@@ -170,6 +171,7 @@ class CommCase {
     };
     const int hops = ranks_.sp->size() - 1;
     row("message", 2, [&] { problem_.message(*ranks_.sp); });
+    row("message, defaults", 2, [&] { problem_.message(*ranks_.world); });
     row("hand-over", 2 * hops, [&] { problem_.scans(*scans_[0], /*composes=*/false); });
     row("composition", 1, [&] { problem_.compose(); });
     row("own carry", 1, [&] { problem_.own(); });

@@ -44,8 +44,8 @@ class Gpu(driver.Test):
         device, gradients, *cases = map(json.loads, (self.dir / "comm.jsonl").read_text().splitlines())
         self.assertEqual([device["ranks"], len(cases)], [2, 2])
         for case in cases:
-            for piece in ("message", "hand-over", "composition", "scan, chain", "scan, doubling", "scan, all_gather",
-                          "scan, hierarchical"):
+            for piece in ("message", "message, defaults", "hand-over", "composition", "scan, chain", "scan, doubling",
+                          "scan, all_gather", "scan, hierarchical"):
                 self.assertGreater(case[piece]["graph us"], 0, piece)
             for how in ("alone", "stages", "chain", "doubling", "all_gather", "hierarchical"):
                 self.assertGreater(case["operator"][how]["24 with backward"]["graph us"], 0, how)
