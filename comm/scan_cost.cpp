@@ -7,18 +7,6 @@ namespace {
 
 double times(int64_t count, double seconds) { return static_cast<double>(count) * seconds; }
 
-/// The most messages of doubling that can wait for one another on the way from the first rank to the last, when no
-/// send waits: a layer adds one of each distance at most.
-int64_t longest_path(int64_t num_ranks, int64_t num_layers) {
-  int64_t path = 0, left = num_ranks - 1;
-  for (int64_t distance = 1; left >= distance; distance *= 2) {
-    const int64_t taken = std::min(num_layers, left / distance);
-    path += taken;
-    left -= taken * distance;
-  }
-  return path;
-}
-
 /// Compositions of the rank that does most of them in a scan by doubling: of what comes in with what it knows, but for
 /// the first message; and of that with its own carry, for every message that it sends but the first.
 int64_t most_compositions(int64_t num_ranks) {
@@ -38,12 +26,13 @@ int64_t most_in_node(int64_t num_nodes, int64_t R) {
   return 2 * R - 3 + (num_nodes > 2 ? 1 : 0) + most_compositions(num_nodes);
 }
 
-/// Seconds of a layer's compositions: of two carries; of a shard's spans, whether as its own carry or in `advance`.
+/// Seconds of a layer's compositions: of two carries, and of a shard's spans.
 struct Composing {
-  double compose, shard;
-  Composing(const ScanLayer& layer, double bandwidth)
-      : compose(static_cast<double>(3 * layer.carry_bytes) / bandwidth),
-        shard(static_cast<double>(2 * layer.spans * layer.state_bytes) / bandwidth) {}
+  double compose, advance, own;
+  Composing(const ScanLayer& layer, const Link& memory)
+      : compose(memory.seconds(3 * layer.carry_bytes)),
+        advance(memory.seconds(2 * layer.spans * layer.state_bytes)),
+        own(memory.seconds((layer.spans + 1) * layer.state_bytes)) {}
 };
 
 }  // namespace
@@ -72,44 +61,36 @@ double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vect
   const int64_t crossings = (num_ranks - 1) / machine.ranks_per_node, hops = num_ranks - 1 - crossings;
   const int64_t rounds = StateScan::doubling_rounds(static_cast<int>(num_ranks));
   const int64_t compositions = most_compositions(num_ranks);
-  const int64_t waits = std::min<int64_t>(num_ranks - 1, 2);  // between two ranks one waits for both its messages
-  const auto num_layers = static_cast<int64_t>(layers.size());
-  const int64_t path = longest_path(num_ranks, num_layers), node_path = longest_path(num_nodes, num_layers);
   const int64_t node_rounds = StateScan::doubling_rounds(static_cast<int>(num_nodes));
+  // Messages that a rank of a chain waits for in a layer: where sends wait, one between two others for both.
+  const int64_t waits = machine.sends_wait ? std::min<int64_t>(num_ranks - 1, 2) : 1;
   double once = 0, every_layer = 0;
   for (const ScanLayer& layer : layers) {
-    const Composing c(layer, machine.compose_bandwidth);
+    const Composing c(layer, machine.compose);
     const bool chain = strategy == ScanStrategy::kChain;
     const double message = machine.slowest(num_ranks).seconds(chain ? layer.state_bytes : layer.carry_bytes);
     const int64_t slice_carry = layer.slice(layer.carry_bytes, R), slice_state = layer.slice(layer.state_bytes, R);
-    double here = 0;
+    if (!chain) once = std::max(once, c.advance - c.own);  // the first rank's carry is what leaves it
     switch (strategy) {
       case ScanStrategy::kChain:
-        here = times(hops, machine.inside.seconds(layer.state_bytes) + c.shard) +
-               times(crossings, machine.between.seconds(layer.state_bytes) + c.shard);
-        if (machine.sends_wait) every_layer += times(waits, message), here -= times(waits, message);
+        every_layer += times(waits, message);
+        once = std::max(once, times(hops, machine.inside.seconds(layer.state_bytes) + c.advance) +
+                                  times(crossings, machine.between.seconds(layer.state_bytes) + c.advance) -
+                                  times(waits, message));
         break;
       case ScanStrategy::kDoubling:
-        every_layer += c.shard + times(compositions, c.compose);
-        if (machine.sends_wait)
-          every_layer += times(rounds, message);
-        else
-          here = times(path, message);
+        every_layer += c.own + times(compositions, c.compose) + times(rounds, message);
         break;
       case ScanStrategy::kAllGather:
-        every_layer += c.shard + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
+        every_layer += c.own + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
         break;
       case ScanStrategy::kHierarchical:
-        every_layer += c.shard + machine.inside.seconds((R - 1) * slice_carry) +
+        every_layer += c.own + machine.inside.seconds((R - 1) * slice_carry) +
                        machine.inside.seconds((R - 1) * slice_state) +
-                       times(3 * most_in_node(num_nodes, R) * slice_carry, 1 / machine.compose_bandwidth);
-        if (machine.sends_wait)
-          every_layer += times(node_rounds, machine.between.seconds(slice_carry));
-        else
-          here = times(node_path, machine.between.seconds(slice_carry));
+                       times(most_in_node(num_nodes, R), machine.compose.seconds(3 * slice_carry)) +
+                       times(node_rounds, machine.between.seconds(slice_carry));
         break;
     }
-    once = std::max(once, here);
   }
   return once + every_layer;
 }

@@ -1,5 +1,5 @@
 // What handing states on costs: seconds that a step takes beyond the same work without hand-over, by strategy. Pure
-// arithmetic; README.md has the reasons. Compositions count as bytes that memory moves.
+// arithmetic; README.md has the reasons.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace baton {
 
-/// A message of n bytes takes latency_s + n / bandwidth seconds.
+/// n bytes take latency_s + n / bandwidth seconds: of a message, or of memory that a composition reads and writes.
 struct Link {
   double latency_s = 0, bandwidth = 0;
   double seconds(int64_t bytes) const { return latency_s + static_cast<double>(bytes) / bandwidth; }
@@ -18,7 +18,7 @@ struct Link {
 struct ScanMachine {
   Link inside, between;        // neighbours in a node; in two nodes
   int64_t ranks_per_node = 1;  // one after another
-  double compose_bandwidth = 0;
+  Link compose;
   /// A rank waits until what it sends is taken (MPI on the host); otherwise sends run beside its work (NCCL).
   bool sends_wait = false;
   const Link& slowest(int64_t num_ranks) const { return num_ranks > ranks_per_node ? between : inside; }
@@ -27,7 +27,7 @@ struct ScanMachine {
 /// A layer's scan on one rank.
 struct ScanLayer {
   int64_t state_bytes = 0, carry_bytes = 0;
-  int64_t spans = 1;  // whose states `advance` reads and writes; `own` is counted as that
+  int64_t spans = 1;  // whose states `advance` reads and writes, and `own` reads
   int64_t rows = 1;   // of the carry, as ShardCarry has them
   /// Of so many bytes of all rows, those of the largest slice where R ranks take whole rows.
   int64_t slice(int64_t bytes, int64_t R) const { return bytes / rows * ((rows + R - 1) / R); }

@@ -78,6 +78,9 @@ ExitCode run_bench(const BenchOptions& options, Group& world);
 /// Collective over the ranks of a job, which share a sequence; rank 0 reports the slowest.
 ExitCode run_comm_bench(const BenchOptions& options, const Ranks& ranks);
 
+/// Of it: sums of gradients, alone and beside a GPU's work. Reports them, and returns a line of JSON.
+std::string bench_sums(const BenchOptions& options, const Ranks& ranks);
+
 /// What the line of a case begins with.
 nlohmann::json describe_case(const AttentionShape& s);
 /// The first line of the JSON file.

@@ -150,8 +150,7 @@ class CommCase {
   std::vector<double> seconds_of(double parts, const std::function<void()>& call) {
     std::vector<double> seconds{timer_.median_of(call) / parts};
     if (!options_.graph) return seconds;
-    const cuda::Graph graph(ranks_.stream, call);
-    seconds.push_back(timer_.median_of([&] { graph.launch(ranks_.stream); }) / parts);
+    seconds.push_back(timer_.device_median_of(call) / parts);
     return seconds;
   }
 
@@ -216,10 +215,9 @@ class CommCase {
     lines("whole", 0, by(*scans_[0], true));
     json_["plan"] = {{"latency", 1e6 * machine.between.latency_s},
                      {"bandwidth", 1e-9 * machine.between.bandwidth},
-                     {"compose_bandwidth", 1e-9 * machine.compose_bandwidth}};
-    say(fmt::format("  baton plan --plan.latency {:.3g} --plan.bandwidth {:.3g} --plan.compose_bandwidth {:.3g}\n",
-                    1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth,
-                    1e-9 * machine.compose_bandwidth));
+                     {"compose_latency", 1e6 * machine.compose.latency_s},
+                     {"compose_bandwidth", 1e-9 * machine.compose.bandwidth}};
+    say(fmt::format("  baton plan {}\n", plan_keys(machine)));
   }
 
   static constexpr const char* kTimes[] = {"us", "graph us"};
@@ -240,18 +238,7 @@ class CommCase {
 ExitCode run_comm_bench(const BenchOptions& options, const Ranks& ranks) {
   std::string lines = describe_bench(options, *ranks.world);
   if (ranks.topology.world_rank == 0) fmt::print("hand-over, medians of the slowest rank: {}", lines);
-  constexpr int64_t kSumBytes = GradientReduction::kBucketBytes;
-  const OwnedTensor gradients({kSumBytes / 4}, DType::kFloat32, ranks.stream.device);
-  set_zero(gradients, ranks.stream);
-  GroupTimer timer(*ranks.world, ranks.stream, options.repeat);
-  const double sum_s = timer.median_of([&] { ranks.world->all_reduce(gradients, ReduceOp::kSum, ranks.stream); });
-  const auto P = static_cast<double>(ranks.world->size());
-  const double bandwidth = 1e-9 * 2 * (P - 1) / P * static_cast<double>(kSumBytes) / sum_s;
-  nlohmann::json sum{{"case", "gradient sum"}, {"bytes", kSumBytes}, {"us", 1e6 * sum_s}, {"GB/s", bandwidth}};
-  if (ranks.topology.world_rank == 0)
-    fmt::print("sum of {} of gradients: {:.1f} us, --plan.sum_bandwidth {:.3g}\n", format_bytes(kSumBytes), 1e6 * sum_s,
-               bandwidth);
-  lines += sum.dump() + "\n";
+  lines += bench_sums(options, ranks);
   for (const AttentionShape& s : options.cases) lines += CommCase(s, options, ranks).json().dump() + "\n";
   write_bench(options, *ranks.world, lines);
   return ExitCode::kDone;

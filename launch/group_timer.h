@@ -34,6 +34,14 @@ class GroupTimer {
     return median(seconds);
   }
 
+  /// The same where the device alone counts: of a CUDA graph of the call, which has run before; on the CPU of the call.
+  double device_median_of(const std::function<void()>& call) {
+    if (stream_.device.type == DeviceType::kCpu) return median_of(call);
+    call();
+    const cuda::Graph graph(stream_, call);
+    return median_of([&] { graph.launch(stream_); });
+  }
+
  private:
   void mark(int i) {
     if (events_[i]) return events_[i]->record(stream_);

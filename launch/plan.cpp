@@ -4,7 +4,7 @@
 //   baton plan --config configs/gla-1.3b.cfg --parallel.sp 8 --data.seq_len 1048576 --train.window 131072
 //   baton plan --config configs/gla-1.3b.cfg --train.micro_batch 1 --plan.memory 80
 //   baton plan --config configs/gla-1.3b.cfg --plan.ranks 8,64,256 --plan.step_s 0.3 --plan.latency 20
-//     --plan.bandwidth 40 --plan.compose_bandwidth 2000
+//     --plan.bandwidth 40 --plan.compose_latency 2 --plan.compose_bandwidth 2000
 #include "launch/job.h"
 #include "launch/memory_plan.h"
 #include "launch/scaling_plan.h"

@@ -12,6 +12,7 @@ ScalingPlan ScalingPlan::of(const Config& config, const Topology& topology, cons
   p.machine = planned_machine(config);
   p.parallel_sp = config.parallel.sp;
   p.sum_bandwidth = 1e9 * config.plan.sum_bandwidth;
+  p.sum_exposed = config.plan.sum_exposed;
   // A forward is one unit of work, a backward two. Exact windows run forward again but for the last.
   const auto W = static_cast<double>(p.scans.windows);
   const double units = config.train.window_mode == "exact" ? 4 * W - 1 : 3 * W;
@@ -39,7 +40,9 @@ double ScalingPlan::gradients_s(int64_t num_ranks) const {
   double all = 0, last = 0;
   for (const int64_t bytes : bucket_bytes)
     all += last = latency + 2 * (P - 1) / P * static_cast<double>(bytes) / bandwidth;
-  return machine.sends_wait ? all : std::max(last, all - last_backward_s);
+  if (machine.sends_wait) return all;
+  const double behind = std::max(last, all - last_backward_s);
+  return behind + sum_exposed * (all - behind);
 }
 
 std::string scaling_table(const ScalingPlan& plan, const Config& config) {

@@ -13,6 +13,7 @@ struct ScalingPlan {
   int64_t parallel_sp = 0;            // 0: all ranks
   std::vector<int64_t> bucket_bytes;  // of the gradient, in the order in which their sums begin
   double sum_bandwidth = 0;           // bytes/s in a node, of 2 (P - 1) / P of a bucket
+  double sum_exposed = 0;             // part of a sum that backward beside it loses
   double last_backward_s = 0;         // under which sums run, where no send waits
 
   /// For plan.step_s; config must be valid and its vocabulary known.
@@ -22,7 +23,7 @@ struct ScalingPlan {
   double hand_over_s(int64_t num_ranks, ScanStrategy strategy) const {
     return scans.exposed(strategy, sp_size(num_ranks), machine);
   }
-  /// What the sums of the gradient take beyond the backward that hides them.
+  /// What the sums of the gradient take beyond the backward that hides them, and from it.
   double gradients_s(int64_t num_ranks) const;
 };
 

@@ -43,38 +43,56 @@ ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType 
   constexpr int64_t kMostBytes = int64_t{64} << 20;
   const Stream& stream = ranks.stream;
   GroupTimer timer(*ranks.world, stream, kRepeats);
+  // In a step the host runs ahead, so that launches do not count.
   const auto seconds_of = [&](const std::function<void()>& call) {
-    return timer.median_of([&] {
+    return timer.device_median_of([&] {
       for (int i = 0; i < kCalls; ++i) call();
     }) / kCalls;
   };
-  // A call of a single carry is mostly a launch; as many as a shard has spans show what memory gives.
-  const int64_t numel = carry_numel(shape);
-  AttentionInputs spans;
-  spans.shape = shape;
-  spans.shape.B *= std::clamp<int64_t>(kMostBytes / (numel * size_of(number)), 1, shape.num_spans());
-  const OwnedTensor out({carry_numel(spans.shape)}, number, stream.device),
-      in({carry_numel(spans.shape)}, number, stream.device),
-      tokens({ranks.sp->size(), spans.shape.B}, DType::kInt64, stream.device),
-      decays({spans.shape.B, shape.H, shape.K}, number, stream.device);
+  // A call of one number shows the latency; what a shard's spans hold shows what memory gives.
+  const int64_t numel = carry_numel(shape), bytes = numel * size_of(number);
+  AttentionShape least = shape, spans = shape;
+  least.B = least.H = least.K = least.V = 1;
+  spans.B *= std::clamp<int64_t>(kMostBytes / bytes, 1, shape.num_spans());
+  const OwnedTensor out({carry_numel(spans)}, number, stream.device), in({carry_numel(spans)}, number, stream.device),
+      tokens({ranks.sp->size() * spans.B}, DType::kInt64, stream.device),
+      decays({spans.B * shape.H * shape.K}, number, stream.device);
   for (const Tensor& x : {out.tensor, in.tensor, tokens.tensor}) set_zero(x, stream);
   const auto hop_seconds = [&](int64_t n) {
     const Tensor from = out.tensor.rows(0, n), to = in.tensor.rows(0, n);
     return seconds_of([&] { ping_pong(*ranks.sp, from, to, stream); }) / 2;
   };
-  const FixedDecays fixed{tokens, decays};
-  const AttentionChunks none;  // a composition needs no spans of its own
-  const ShardCarry carry = forward_carry(spans, none, fixed, stream);
-  const double compose_s = seconds_of([&] { carry.compose({out, {0, 1}}, {in, {1, 2}}, out); });
+  const auto compose_seconds = [&](const AttentionShape& s) {
+    const int64_t P = ranks.sp->size();
+    const FixedDecays fixed{tokens.tensor.rows(0, P * s.B).view({P, s.B}),
+                            decays.tensor.rows(0, s.B * s.H * s.K).view({s.B, s.H, s.K})};
+    AttentionInputs inputs;
+    inputs.shape = s;
+    const AttentionChunks none;  // a composition needs no spans of its own
+    const ShardCarry carry = forward_carry(inputs, none, fixed, stream);
+    const int64_t n = carry_numel(s);
+    return seconds_of([&] {
+      carry.compose({out.tensor.rows(0, n), {0, 1}}, {in.tensor.rows(0, n), {1, 2}}, out.tensor.rows(0, n));
+    });
+  };
+  const auto link = [](double least_s, double most_s, int64_t most_bytes) {
+    return Link{least_s, static_cast<double>(most_bytes) / std::max(most_s - least_s, 1e-9)};
+  };
   ScanMachine machine;
-  machine.inside.latency_s = hop_seconds(1);
-  machine.inside.bandwidth =
-      static_cast<double>(numel * size_of(number)) / std::max(hop_seconds(numel) - machine.inside.latency_s, 1e-9);
-  machine.between = machine.inside;  // the slowest is meant
+  const double least_hop = hop_seconds(1), hop = hop_seconds(numel);
+  machine.inside = machine.between = link(least_hop, hop, bytes);  // the slowest is meant
   machine.ranks_per_node = ranks.sp->ranks_per_node();
-  machine.compose_bandwidth = 3 * static_cast<double>(out.tensor.bytes()) / compose_s;
+  const double least_composition = compose_seconds(least), composition = compose_seconds(spans);
+  machine.compose = link(least_composition, composition, 3 * out.tensor.bytes());
   machine.sends_wait = stream.device.type == DeviceType::kCpu;
   return machine;
+}
+
+std::string plan_keys(const ScanMachine& machine) {
+  return fmt::format(
+      "--plan.latency {:.3g} --plan.bandwidth {:.3g} --plan.compose_latency {:.3g} --plan.compose_bandwidth {:.3g}",
+      1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth, 1e6 * machine.compose.latency_s,
+      1e-9 * machine.compose.bandwidth);
 }
 
 void require_measured(const char* key, double value, const char* by) {
@@ -91,7 +109,7 @@ ScanMachine planned_machine(const Config& config) {
   machine.inside = machine.between = {p.latency * kMicro, p.bandwidth * kGiga};
   if (p.node_bandwidth > 0) machine.inside = {p.node_latency * kMicro, p.node_bandwidth * kGiga};
   machine.ranks_per_node = p.ranks_per_node;
-  machine.compose_bandwidth = p.compose_bandwidth * kGiga;
+  machine.compose = {p.compose_latency * kMicro, p.compose_bandwidth * kGiga};
   machine.sends_wait = !config.may_use_gpu();
   return machine;
 }
@@ -117,11 +135,9 @@ ScanStrategy choose_scan(const Config& config, const Ranks& ranks, bool planning
   std::string estimates;
   for (const ScanStrategy strategy : kScanStrategies)
     estimates += fmt::format(" {} {:.3g} ms,", to_string(strategy), 1e3 * scans.exposed(strategy, P, machine));
-  fmt::print(
-      "parallel.scan = auto: {}. Estimated for a step:{} by messages of {:.3g} us + {:.3g} GB/s and {:.3g} GB/s of "
-      "compositions\n",
-      to_string(chosen), estimates, 1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth,
-      1e-9 * machine.compose_bandwidth);
+  estimates.pop_back();
+  fmt::print("parallel.scan = auto: {}. Estimated for a step:{}, with {}\n", to_string(chosen), estimates,
+             plan_keys(machine));
   return chosen;
 }
 

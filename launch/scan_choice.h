@@ -25,8 +25,12 @@ struct StepScans {
 void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& stream);
 
 /// Collective over the world, the same on all ranks: the slowest of all neighbours in sp groups, with messages of one
-/// number and of the carry of `shape`, and the slowest composition of as many carries as its spans. Medians.
+/// number and of the carry of `shape`, and the slowest composition of one number and of as many carries as its spans.
+/// Medians; on a GPU without launches.
 ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType number);
+
+/// The keys of [plan] that say the same, as words of a command line.
+std::string plan_keys(const ScanMachine& machine);
 
 /// As the configuration's [plan] tells; an input error where it does not. Sends wait where no GPU is planned.
 ScanMachine planned_machine(const Config& config);

@@ -65,7 +65,8 @@ struct PlanConfig {
   int64_t ranks_per_node = 8;
   double step_s = 0;
   double latency = 0, bandwidth = 0, node_latency = 0, node_bandwidth = 0;  // us, GB/s
-  double compose_bandwidth = 0, sum_bandwidth = 0;                          // GB/s
+  double compose_latency = 0, compose_bandwidth = 0;
+  double sum_bandwidth = 0, sum_exposed = 0;  // GB/s; a share
 };
 
 struct SampleConfig {

@@ -87,9 +87,12 @@ void for_each_key(C& c, F&& f) {
   f("plan.node_latency", c.plan.node_latency, "plan.latency inside a node");
   f("plan.node_bandwidth", c.plan.node_bandwidth,
     "plan.bandwidth inside a node; 0: latency and bandwidth as between nodes");
+  f("plan.compose_latency", c.plan.compose_latency, "microseconds of a composition of carries, beside its bytes");
   f("plan.compose_bandwidth", c.plan.compose_bandwidth, "GB/s that compositions of carries read and write");
   f("plan.sum_bandwidth", c.plan.sum_bandwidth,
     "GB/s of sums of gradients in a node, 2 (ranks - 1) / ranks of the bytes over the time; 0: that of messages");
+  f("plan.sum_exposed", c.plan.sum_exposed,
+    "part of a sum of gradients, from 0 to 1, by which it delays the GPU's work beside it");
   f("sample.prompt", c.sample.prompt, "text to continue");
   f("sample.tokens", c.sample.tokens, "tokens to sample");
   f("sample.temperature", c.sample.temperature, "softmax temperature; 0: the likeliest token");

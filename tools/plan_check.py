@@ -58,12 +58,10 @@ def main():
         longer = [word for name in ("data.seq_len", "train.window")
                   for word in (f"--{name}", str(ranks * int(key(config, name))))]
         many, config, out = train(ranks, f"{scratch}/many", keys, *longer)
-    latency, bandwidth, compose = re.search(r"by messages of (\S+) us \+ (\S+) GB/s and (\S+) GB/s", out).groups()
+    links = re.search(r"with (--plan\.latency .*)", out)[1].split()
     device = ["--device", key(config, "run.device")]
-    total = re.search(r"sum_bandwidth (\S+)", run(ranks, "bench", "comm", *device, "--shape", "H4_K32_V64", "--gate", "none",
-                                                 "--tokens", "64", "--repeat", "5"))[1]
-    links = ["--plan.latency", latency, "--plan.bandwidth", bandwidth, "--plan.compose_bandwidth", compose,
-             "--plan.sum_bandwidth", total]
+    bench = run(ranks, "bench", "comm", *device, "--shape", "H4_K32_V64", "--gate", "none", "--tokens", "64", "--repeat", "5")
+    links += re.search(r"--plan\.sum_.*", bench)[0].split()
     table = run(1, "plan", *keys, "--plan.ranks", str(ranks), "--plan.step_s", str(one), *links)
     strategy = key(config, "parallel.scan")
     predicted = float(re.search(rf"(?m)^ +{ranks} .* {strategy} .* (\S+) +\S+% +\S+$", table)[1]) / 1e3

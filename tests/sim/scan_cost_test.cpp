@@ -16,15 +16,18 @@ const Stream kHost{};
 constexpr int64_t kStateNumel = 16, kCarryNumel = 24, kRows = 4;
 constexpr ScanLayer kLayer{4 * kStateNumel, 4 * kCarryNumel, 2, kRows};
 
-/// A message of n bytes takes 3 + n / 32 seconds; advance and own 4, a composition 4.5.
-ScanMachine machine(bool sends_wait) { return {{3, 32}, {3, 32}, 1, 64, sends_wait}; }
-constexpr double kShard = 4, kCompose = 4.5;
+/// A message of n bytes takes 3 + n / 32 seconds; own 4, advance 5, a composition 5.5.
+constexpr Link kMemory{1, 64};
+ScanMachine machine(bool sends_wait) { return {{3, 32}, {3, 32}, 1, kMemory, sends_wait}; }
+constexpr double kOwn = 4, kAdvance = 5, kCompose = 5.5;
+/// The first rank advances before it sends, where others send their own carry.
+constexpr double kLate = kAdvance - kOwn;
 
 /// Messages carry the time at which they were posted. A message is there link.seconds(bytes) after both ends have
-/// posted it, or where sends do not wait, after its sender has.
+/// posted it; its sender waits for that or not.
 class TimedGroup : public Group {
  public:
-  /// `answers`: the same ranks again, on which receivers tell senders when they were ready.
+  /// `answers`: the same ranks again, on which receivers tell senders that wait when they were ready.
   TimedGroup(Group& ranks, Group& answers, const Link& link, bool sends_wait)
       : ranks_(ranks), answers_(answers), link_(link), sends_wait_(sends_wait) {}
 
@@ -71,8 +74,7 @@ class TimedGroup : public Group {
     bool done() override { return false; }
     void wait() override {
       for (const PendingPtr& part : parts) part->wait();
-      const double posted = group.sends_wait_ ? std::max(mine, theirs) : theirs;
-      if (takes_time) group.now = std::max(group.now, posted + group.link_.seconds(bytes));
+      if (takes_time) group.now = std::max(group.now, std::max(mine, theirs) + group.link_.seconds(bytes));
     }
     TimedGroup& group;
     int64_t bytes;
@@ -108,10 +110,11 @@ Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m)
       shard.numel = kCarryNumel;
       shard.rows = kRows;
       shard.widths = {kStateNumel / kRows, (kCarryNumel - kStateNumel) / kRows, 0};
-      shard.advance = [&](const Tensor&, const Tensor&) { group.now += kShard; };
-      shard.own = [&](const Tensor&) { group.now += kShard; };
+      shard.advance = [&](const Tensor&, const Tensor&) { group.now += kAdvance; };
+      shard.own = [&](const Tensor&) { group.now += kOwn; };
       shard.compose = [&](const Stretch& first, const Stretch&, const Tensor&) {
-        group.now += first.rows.size() > 0 ? kCompose * static_cast<double>(first.rows.size()) / kRows : kCompose;
+        group.now += kMemory.seconds(3 * kLayer.slice(kLayer.carry_bytes, kRows) *
+                                     (first.rows.size() > 0 ? first.rows.size() : kRows));
       };
       group.now += kWork;
       scan.begin(direction, entering, leaving, shard, kHost);
@@ -125,7 +128,7 @@ Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m)
     const int64_t gathered = all_reduce(ranks, group.traffic().collective_bytes / layers, ReduceOp::kMax);
     for (int layer = 0; layer < layers; ++layer) run(Direction::kReversed);
     const double end = all_reduce(ranks, group.now, ReduceOp::kMax);
-    if (ranks.rank() == 0) outcome = {end - 2 * layers * (kWork + kShard), received, sent, gathered};
+    if (ranks.rank() == 0) outcome = {end - 2 * layers * (kWork + kAdvance), received, sent, gathered};
   });
   return outcome;
 }
@@ -155,7 +158,7 @@ TEST(ScanCost, RoundsOfNodesAreTheModels) {
     for (const auto& [P, R] : {std::pair{2, 2}, {4, 4}, {4, 2}, {8, 2}, {16, 4}, {32, 4}, {24, 2}}) {
       SCOPED_TRACE(fmt::format("{} ranks, {} a node, sends wait: {}", P, R, sends_wait));
       const Link link{3, 1e30};
-      const ScanMachine m{link, link, R, 64, sends_wait};
+      const ScanMachine m{link, link, R, kMemory, sends_wait};
       const double exposed = simulate(ScanStrategy::kHierarchical, P, kLayers, m).exposed;
       EXPECT_NEAR(exposed_in_step(ScanStrategy::kHierarchical, P, layers_of(kLayers), m, 1, 0) / exposed, 1, 0.07);
     }
@@ -174,62 +177,68 @@ TEST(ScanCost, RoundsAndBytesAreTheModels) {
     const Outcome gather = simulate(ScanStrategy::kAllGather, P, 2, machine(false));
     EXPECT_EQ(gather.collective_bytes, carry);
     // A message takes 5 s of a state, 6 s of a carry.
-    EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, P, layers_of(1), machine(false)), (P - 1) * (5 + kShard));
+    EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, P, layers_of(1), machine(false)), (P - 1) * (5 + kAdvance));
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, P, layers_of(1), machine(false)),
-              kShard + (P - 1) * 6 + (P - 2) * kCompose);
+              kAdvance + (P - 1) * 6 + (P - 2) * kCompose);
   }
   // The third of three ranks composes what came from the first with what came from the second.
-  EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 2, layers_of(10), machine(true)), 10 * (kShard + 6));
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 2, layers_of(10), machine(true)), 10 * (kOwn + 6) + kLate);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 3, layers_of(10), machine(true)),
-            10 * (kShard + 2 * 6 + kCompose));
-  // Of eight, rank 3 takes two messages and sends three: three compositions. Where no send waits, the way from rank 0
-  // to 7 through four layers is four messages to the next rank and one of distance 2.
+            10 * (kOwn + 2 * 6 + kCompose) + kLate);
+  // Of eight, rank 3 takes two messages and sends three: three compositions.
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 8, layers_of(4), machine(false)),
-            4 * (kShard + 3 * kCompose) + 5 * 6);
+            4 * (kOwn + 3 * kCompose + 3 * 6) + kLate);
+  // In each layer a rank waits for what it receives; and where sends wait, a rank between two others for that, too.
+  for (const auto& [sends_wait, waits] : {std::pair{false, 1}, {true, 2}})
+    EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 3, layers_of(10), machine(sends_wait)),
+              2 * (5 + kAdvance) + 9 * waits * 5);
 }
 
 TEST(ScanCost, NodesWindowsAndUnequalLayers) {
-  // Five ranks, two a node: two hops inside (1 s + 2), two between (10 s + 4); advance 4.
-  const ScanMachine m{{1, 32}, {10, 16}, 2, 64, false};
-  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, layers_of(7), m), 2 * (3 + kShard) + 2 * (14 + kShard));
-  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 2, layers_of(7), m), 3 + kShard);
-  // A chain is as late as its slowest layer; an all-gather pays for each: (10 s + 6) or (10 s + 12) a rank.
+  // Five ranks, two a node: two hops inside (1 s + 2), two between (10 s + 4), for which some rank waits in each layer.
+  const ScanMachine m{{1, 32}, {10, 16}, 2, kMemory, false};
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, layers_of(7), m),
+            2 * (3 + kAdvance) + 2 * (14 + kAdvance) + 6 * 14);
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 2, layers_of(7), m), 3 + kAdvance + 6 * 3);
+  // A chain's ranks begin as late as its slowest layer has it; advance takes 9 s there, own 7, a composition 10. An
+  // all-gather pays (10 s + 6) or (10 s + 12) a rank.
   const ScanLayer twice{2 * kLayer.state_bytes, 2 * kLayer.carry_bytes, kLayer.spans, kRows};
-  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, {kLayer, twice}, m), 2 * (5 + 8) + 2 * (18 + 8));
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, {kLayer, twice}, m), 2 * (5 + 9) + 2 * (18 + 9) + 14);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, 5, {kLayer, twice}, m),
-            (4 + 4 * 16 + 3 * 4.5) + (8 + 4 * 22 + 3 * 9));
+            (4 + 4 * 16 + 3 * 5.5) + (7 + 4 * 22 + 3 * 10) + 2);
   // Three windows are six passes; between windows the states of all layers: 10 s + 3 * 64 / 16.
-  EXPECT_EQ(exposed_in_step(ScanStrategy::kChain, 5, {kLayer, twice}, m, 3, 4), 6 * 78 + 4 * 22);
+  EXPECT_EQ(exposed_in_step(ScanStrategy::kChain, 5, {kLayer, twice}, m, 3, 4), 6 * 96 + 4 * 22);
   for (const ScanStrategy strategy : kScanStrategies) EXPECT_EQ(exposed_in_step(strategy, 1, layers_of(7), m, 3, 4), 0);
 }
 
 TEST(ScanCost, NodesOfSeveralRanks) {
-  // A carry's half takes 1 s + 1.5 inside and 10 s + 3 between, a state's half 1 s + 1; a composition of halves 2.25.
-  const ScanMachine m{{1, 32}, {10, 16}, 2, 64, false};
-  const double in_node = kShard + (1 + 1.5) + (1 + 1);
+  // A carry's half takes 1 s + 1.5 inside and 10 s + 3 between, a state's half 1 s + 1; a composition of halves 3.25.
+  const ScanMachine m{{1, 32}, {10, 16}, 2, kMemory, false};
+  const double in_node = kOwn + (1 + 1.5) + (1 + 1);
   const auto exposed = [&](int64_t P, int64_t layers, bool sends_wait) {
     ScanMachine machine = m;
     machine.sends_wait = sends_wait;
     return exposed_in_pass(ScanStrategy::kHierarchical, P, layers_of(layers), machine);
   };
-  EXPECT_EQ(exposed(2, 7, false), 7 * in_node);                        // nothing to compose
-  EXPECT_EQ(exposed(4, 7, false), 7 * (in_node + 1 * 2.25) + 1 * 13);  // prefix or what enters, of one rank
-  // A node between others also hands on itself. Its ranks compose twice, and once for doubling; three nodes: two hops.
-  EXPECT_EQ(exposed(6, 7, false), 7 * (in_node + 3 * 2.25) + 2 * 13);
-  EXPECT_EQ(exposed(6, 7, true), 7 * (in_node + 3 * 2.25 + 2 * 13));
+  EXPECT_EQ(exposed(2, 7, false), 7 * in_node + kLate);                        // nothing to compose
+  EXPECT_EQ(exposed(4, 7, false), 7 * (in_node + 1 * 3.25 + 1 * 13) + kLate);  // prefix or what enters, of one rank
+  // A node between others also hands on itself. Its ranks compose twice, and once for doubling; three nodes: two
+  // rounds.
+  for (const bool sends_wait : {false, true})
+    EXPECT_EQ(exposed(6, 7, sends_wait), 7 * (in_node + 3 * 3.25 + 2 * 13) + kLate);
   // Nodes that are not equal count as one rank each.
   EXPECT_EQ(exposed(5, 7, false), exposed_in_pass(ScanStrategy::kDoubling, 5, layers_of(7), m));
   EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 6, kLayer, 2), (96 + 64) / 2 + 2 * 96 / 2);
   EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 5, kLayer, 2), 3 * 96);
   // Of three ranks one has two of four rows: it gets them from two others and gives them back; it composes once.
-  const ScanMachine three{{1, 32}, {10, 16}, 3, 64, false};
+  const ScanMachine three{{1, 32}, {10, 16}, 3, kMemory, false};
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kHierarchical, 3, layers_of(7), three),
-            7 * (kShard + (1 + 2 * 1.5) + (1 + 2 * 1) + 2.25));
+            7 * (kOwn + (1 + 2 * 1.5) + (1 + 2 * 1) + 3.25) + kLate);
 }
 
 TEST(ScanCost, TheCheapestChangesWithRanksAndLinks) {
   const std::vector<ScanLayer> layers(24, {2 << 20, (2 << 20) + (4 << 10), 4, 8});
-  const ScanMachine fast{{15e-6, 300e9}, {25e-6, 40e9}, 8, 2e12, false};
+  const ScanMachine fast{{15e-6, 300e9}, {25e-6, 40e9}, 8, {3e-6, 3e12}, false};
   EXPECT_EQ(cheapest_strategy(1, layers, fast), ScanStrategy::kChain);
   EXPECT_EQ(cheapest_strategy(8, layers, fast), ScanStrategy::kChain);
   EXPECT_EQ(cheapest_strategy(1024, layers, fast), ScanStrategy::kHierarchical);
