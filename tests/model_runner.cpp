@@ -69,6 +69,7 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
   ModelResult total;
   std::mutex mutex;
   run_ranks(run.num_ranks, [&](Group& group) {
+    group.set_ranks_per_node(run.ranks_per_node);
     const Stream& stream = run.stream;
     const int64_t window = run.window > 0 ? run.window : run.T_total;
     const WindowPlan plan{run.T_total, window, group.size(), group.rank()};

@@ -32,8 +32,8 @@ AttentionProblem weak_problem(GateKind gate, int64_t T);
 /// Ranks of a node with which a strategy is tried on P ranks.
 std::vector<int> node_sizes(ScanStrategy strategy, int P);
 
-/// Every strategy on in-process ranks against the same shards one after another, every tensor of every rank and head:
-/// chain has the same bits, the others are close.
+/// Every strategy on in-process ranks, every tensor of every rank and head: close to one rank alone; and against the
+/// same shards one after another chain has the same bits, and the others agree to rounding.
 void expect_serial(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
                    uint64_t delay_seed = 0, const Stream& stream = {});
 

@@ -11,8 +11,4 @@ bool same_bits_on_device(const Tensor& a, const Tensor& b, const Stream& stream)
 /// host must not wait in them.
 void device_scan_is_serial_composition(Group& group, Device device);
 
-/// Layers of every gate kind and strategy: each rank's tensors have the bits of the same ranks simulated on its device,
-/// eager and in a CUDA graph that was captured with other document starts.
-void operator_has_the_bits_of_simulated_ranks(Group& group, Device device);
-
 }  // namespace baton::checks

@@ -11,6 +11,7 @@
 #include "tests/comm_checks.h"
 #include "tests/dist/device_checks.h"
 #include "tests/dist/staged_group.h"
+#include "tests/operator_checks.h"
 
 namespace baton {
 namespace {
@@ -116,7 +117,7 @@ void run_checks(World& world, Device device) {
     checks::device_scan_is_serial_composition(*group, device);
     messages_keep_their_order(*group, device);
   }
-  checks::operator_has_the_bits_of_simulated_ranks(*scan, device);
+  checks::operator_has_the_bits_of_simulated_ranks(*scan, cuda::OwnedStream(device.index, false).stream());
   // Made and ended in good order beside the others, as a second job would.
   make_nccl_group(world.split(world.rank() % 2), device, {"part", false, 2});
   scan->barrier();

@@ -21,6 +21,14 @@ target_sources(comm_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_c
 add_test(NAME dist/comm_dist_test/without_mpirun COMMAND comm_dist_test)
 set_tests_properties(dist/comm_dist_test/without_mpirun PROPERTIES LABELS dist RUN_SERIAL TRUE TIMEOUT 300)
 
+baton_dist_test(operator_dist_test LIBRARIES baton_model baton_reference NP 2 3 4 8)
+target_sources(operator_dist_test PRIVATE operator_checks.cpp operator_ranks.cpp)
+foreach(np 16 32)
+  add_test(NAME dist/operator_dist_test/traffic_${np} COMMAND ${BATON_MPIRUN} -np ${np} $<TARGET_FILE:operator_dist_test> traffic)
+  set_tests_properties(dist/operator_dist_test/traffic_${np} PROPERTIES
+    LABELS dist RUN_SERIAL TRUE TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+endforeach()
+
 # Started by killed_rank_test.py.
 add_executable(killed_rank dist/killed_rank.cpp)
 target_link_libraries(killed_rank PRIVATE baton_comm)
@@ -29,8 +37,8 @@ set_target_properties(killed_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 # Over NCCL, one GPU a rank; skipped where there are fewer GPUs.
 if(BATON_HAS_CUDA)
   baton_dist_test(nccl_dist_test LIBRARIES baton_model baton_reference NP 1 2)
-  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp operator_ranks.cpp
-    dist/device_scan_checks.cpp dist/device_operator_checks.cpp dist/device_carry.cu)
+  target_sources(nccl_dist_test PRIVATE comm_checks.cpp scan_checks.cpp strategy_checks.cpp operator_checks.cpp
+    operator_ranks.cpp dist/device_scan_checks.cpp dist/device_carry.cu)
   set_tests_properties(dist/nccl_dist_test/1 dist/nccl_dist_test/2 PROPERTIES
     LABELS "dist;gpu" SKIP_RETURN_CODE 77 ENVIRONMENT NCCL_NVLS_ENABLE=0)
 endif()

@@ -49,7 +49,7 @@ TEST(CudaLinearAttentionShards, AgreeWithOneShard) {
     const AttentionProblem p = packed(gate, 331);
     for (DType dtype : kDTypes) {
       const AttentionResult whole = run_operator(p, dtype, {}, stream());
-      for (int64_t n : {2, 3, 4, 5, 8}) {
+      for (int64_t n : {2, 3, 4, 5, 8, 16, 17}) {
         SCOPED_TRACE(fmt::format("{} {} {} shards", to_string(gate), to_string(dtype), n));
         expect_agree(p, whole, dtype, even_cuts(331, n, 1));
       }
@@ -76,7 +76,7 @@ TEST(CudaLinearAttentionShards, SameBitsWhereCutAtChunkBoundaries) {
     const AttentionProblem p = packed(gate, T);
     for (DType dtype : kDTypes) {
       const AttentionResult whole = run_operator(p, dtype, {}, stream());
-      for (int64_t n : {2, 3, 4, 5, 8}) {
+      for (int64_t n : {2, 3, 4, 5, 8, 16, 17}) {
         const AttentionResult cut = run_operator(p, dtype, even_cuts(T, n, kChunk), stream());
         for (const auto& [name, x] : whole) {
           EXPECT_TRUE(x == cut.at(name)) << name << " of " << to_string(gate) << " in " << n << " shards";

@@ -30,7 +30,7 @@ TEST(LinearAttentionShards, AgreeWithOneShard) {
     const AttentionProblem p = packed(gate, 331);
     for (DType dtype : {DType::kFloat64, DType::kFloat32}) {
       const AttentionResult whole = run_operator(p, dtype);
-      for (int64_t n : {2, 3, 4, 5, 8}) {
+      for (int64_t n : {2, 3, 4, 5, 8, 16, 17}) {
         SCOPED_TRACE(fmt::format("{} {} {} shards", to_string(gate), to_string(dtype), n));
         const std::vector<int64_t> cuts = even_cuts(331, n, 1);
         expect_close(p, whole, run_operator(p, dtype, cuts), dtype, cuts);
@@ -57,7 +57,7 @@ TEST(LinearAttentionShards, SameBitsWhereCutAtChunkBoundaries) {
     const AttentionProblem p = packed(gate, T);
     for (DType dtype : {DType::kFloat64, DType::kFloat32}) {
       const AttentionResult whole = run_operator(p, dtype);
-      for (int64_t n : {2, 3, 4, 5, 8}) {
+      for (int64_t n : {2, 3, 4, 5, 8, 16, 17}) {
         const AttentionResult cut = run_operator(p, dtype, even_cuts(T, n, kChunk));
         for (const auto& [name, x] : whole) {
           EXPECT_EQ(x, cut.at(name)) << name << " of " << to_string(gate) << " in " << n << " shards";

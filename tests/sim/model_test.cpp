@@ -85,13 +85,14 @@ TEST(Model, RanksGiveTheGradientsOfOne) {
     }
 }
 
-// Two rows with documents, windows and shards of 13 and 14 tokens.
+// Two rows with documents, windows and shards of 11 and 12 tokens.
 TEST(Model, EveryStrategyOfTheScanGivesTheGradientsOfAChain) {
   for (const auto& [name, config] : all_models())
     for (const int64_t window : {0, 70}) {
-      ModelRun run{.config = config, .T_total = 150, .window = window, .num_ranks = 5, .starts = {40, 41, 75, 149}};
+      ModelRun run{.config = config, .T_total = 150, .window = window, .num_ranks = 6, .starts = {40, 41, 75, 149}};
       const ModelResult chain = run_model(run);
-      for (const ScanStrategy scan : {ScanStrategy::kDoubling, ScanStrategy::kAllGather}) {
+      run.ranks_per_node = 2;
+      for (const ScanStrategy scan : {ScanStrategy::kDoubling, ScanStrategy::kAllGather, ScanStrategy::kHierarchical}) {
         SCOPED_TRACE(fmt::format("{} by {}, windows of {}", name, to_string(scan), window));
         run.scan = scan;
         for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
@@ -100,6 +101,20 @@ TEST(Model, EveryStrategyOfTheScanGivesTheGradientsOfAChain) {
         }
       }
     }
+}
+
+TEST(Model, WindowsOnAnyNumberOfRanksByEveryStrategy) {
+  for (const char* mixer : {"none", "fixed", "scalar", "vector", "bilinear"}) {
+    ModelRun run{.config = small_model("gla", mixer), .T_total = 70, .starts = {40, 41, 69}};
+    const ModelResult one = run_model(run);
+    run.window = 33;
+    for (const auto& [ranks, ranks_per_node] : {std::pair{1, 1}, {2, 2}, {3, 3}, {5, 5}, {8, 4}, {16, 8}, {17, 17}})
+      for (const ScanStrategy scan : kScanStrategies) {
+        SCOPED_TRACE(fmt::format("{} by {} on {}", mixer, to_string(scan), ranks));
+        run.num_ranks = ranks, run.ranks_per_node = ranks_per_node, run.scan = scan;
+        expect_same_gradients(run.config, one, run_model(run), 1e-11);
+      }
+  }
 }
 
 TEST(Model, ShardsMayBeEmpty) {

@@ -2,6 +2,7 @@
 // and what is sent.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/rng.h"
@@ -21,7 +22,7 @@ TEST(ScanStrategies, AgreeWithTheSerialChain) {
 
 TEST(ScanStrategies, DocumentsStartAnywhere) {
   for (const GateKind gate : kGates)
-    for (const int P : {2, 3, 5, 8, 17}) {
+    for (const int P : {2, 3, 5, 8, 16, 17}) {
       AttentionProblem p = weak_problem(gate, 230);
       p.starts.assign(2 * 230, 0);
       const std::vector<int64_t> cuts = even_shards(230, P);
@@ -56,6 +57,37 @@ TEST(ScanStrategies, StrongAndInfiniteGates) {
         if (random_uniform(9, 2, i) < 0.02) p.gv[i] = strong;
       for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, even_shards(230, 5));
     }
+}
+
+/// Shards of a token, or of none.
+TEST(ScanStrategies, LengthsAroundAChunkAndUnderTheRankCount) {
+  for (const GateKind gate : kGates)
+    for (const int64_t T : {int64_t{1}, int64_t{2}, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 1, int64_t{13}})
+      for (const int P : {2, 3, 5, 8, 16, 17}) expect_serial(weak_problem(gate, T), DType::kFloat32, even_shards(T, P));
+}
+
+/// Everywhere, in one channel, or at both sides of every border.
+TEST(ScanStrategies, GatesOfAnyStrength) {
+  constexpr int64_t kTokens = 100, kB = 2;
+  for (const GateKind gate : {GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
+    for (const double g : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, static_cast<double>(-INFINITY)})
+      for (const int P : {2, 3, 5, 8, 16, 17}) {
+        const std::vector<int64_t> cuts = even_shards(kTokens, P);
+        for (const int where : {0, 1, 2}) {
+          AttentionProblem p = weak_problem(gate, kTokens);
+          for (auto* gates : {&p.gk, &p.gv}) {
+            const int64_t row = static_cast<int64_t>(gates->size()) / (kB * kTokens);
+            for (int64_t i = 0; i < kB * kTokens * row; ++i) {
+              const int64_t t = i / row % kTokens;
+              const bool at_border = std::ranges::any_of(cuts, [&](int64_t cut) { return t == cut || t == cut - 1; });
+              if (where == 0 || (where == 1 && i % row == 0) || (where == 2 && at_border))
+                (*gates)[static_cast<size_t>(i)] = g;
+            }
+          }
+          SCOPED_TRACE(fmt::format("gates of {}, kind of place {}", g, where));
+          expect_serial(p, DType::kFloat32, cuts);
+        }
+      }
 }
 
 TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
@@ -115,10 +147,18 @@ TEST(ScanStrategies, HierarchicalHasTheBitsOfAllGatherInOneNodeAndOfDoublingInNo
 /// Rows of carries: 4. Others' slices of the carry, the own in doubling, a slice of a state to all but the first rank.
 TEST(ScanStrategies, BytesByNodesAreTheFormula) {
   for (const GateKind gate : kGates)
-    for (const auto& [P, R] : {std::pair{4, 2}, {6, 2}, {6, 3}, {8, 8}, {16, 4}, {16, 8}}) {
-      const AttentionProblem p = weak_problem(gate, 64);
+    for (const auto& [P, R, T] : {std::array{4, 2, 64},
+                                  {6, 2, 64},
+                                  {6, 3, 64},
+                                  {8, 8, 64},
+                                  {16, 4, 64},
+                                  {16, 8, 64},
+                                  {17, 17, 64},
+                                  {8, 4, 256},
+                                  {8, 4, 1024}}) {
+      const AttentionProblem p = weak_problem(gate, T);
       const AttentionShape& s = p.shape;
-      const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(64, P), ScanStrategy::kHierarchical, 0, R);
+      const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(T, P), ScanStrategy::kHierarchical, 0, R);
       const int64_t rows = s.B * s.H, state = 4 * s.K * s.V;
       const int64_t carry = state + (gate == GateKind::kNone || gate == GateKind::kFixed ? 0
                                      : gate == GateKind::kBilinear                       ? 4 * (s.K + s.V)
@@ -140,7 +180,7 @@ TEST(ScanStrategies, BytesByNodesAreTheFormula) {
 TEST(ScanStrategies, BytesAreTheFormulaAtAnyLength) {
   for (const GateKind gate : kGates)
     for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather})
-      for (const int P : {1, 2, 5, 8})
+      for (const int P : {1, 2, 3, 5, 8, 16, 17})
         for (const int64_t T : {64, 256, 1024}) {
           const AttentionProblem p = weak_problem(gate, T);
           const AttentionShape& s = p.shape;

@@ -1,4 +1,4 @@
-// The state really travels, and its gradient back: what rank 0 holds moves the last of four ranks, in every head.
+// The state really travels, and its gradient back: what rank 0 holds moves the last rank, in every head.
 // Decays are weak, since with usual ones a state is forgotten within a shard or two.
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace baton::test {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kRanks = 4;  // of a whole model
 
 /// Log gates in [-1e-3, 0], slopes likewise; nothing enters at the ends of the sequence.
 AttentionProblem weak_problem(GateKind gate) {
@@ -24,8 +24,11 @@ AttentionProblem weak_problem(GateKind gate) {
   return p;
 }
 
-std::vector<RankResult> on_ranks(const AttentionProblem& problem, ScanStrategy strategy) {
-  return run_on_ranks(problem, DType::kFloat32, even_shards(problem.shape.T, kRanks), strategy);
+/// In the largest nodes that are not all ranks, where there are such.
+std::vector<RankResult> on_ranks(const AttentionProblem& problem, ScanStrategy strategy, int P) {
+  const std::vector<int> sizes = node_sizes(strategy, P);
+  const int R = sizes[sizes.size() > 2 ? sizes.size() - 2 : sizes.size() - 1];
+  return run_on_ranks(problem, DType::kFloat32, even_shards(problem.shape.T, P), strategy, 0, R);
 }
 
 /// Per head, the largest change of a tensor [B, T, H, ...].
@@ -40,24 +43,33 @@ std::vector<double> change_by_head(const AttentionShape& s, const std::vector<do
   return change;
 }
 
-AttentionShape shard_shape(const AttentionProblem& p, int rank) {
+AttentionShape shard_shape(const AttentionProblem& p, int P, int rank) {
   AttentionShape s = p.shape;
-  s.T = shard_of(s.T, kRanks, rank).size();
+  s.T = shard_of(s.T, P, rank).size();
   return s;
 }
 
-std::vector<std::pair<GateKind, ScanStrategy>> gates_and_strategies() {
-  std::vector<std::pair<GateKind, ScanStrategy>> all;
+struct Way {
+  GateKind gate;
+  ScanStrategy strategy;
+  int P;
+  std::string str() const { return fmt::format("{} by {} on {} ranks", to_string(gate), to_string(strategy), P); }
+};
+
+std::vector<Way> all_ways() {
+  std::vector<Way> all;
   for (const GateKind gate :
        {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
-    for (const ScanStrategy strategy : kScanStrategies) all.emplace_back(gate, strategy);
+    for (const ScanStrategy strategy : kScanStrategies)
+      for (const int P : {2, 3, 4, 5, 8, 16, 17}) all.push_back({gate, strategy, P});
   return all;
 }
 
 TEST(Travel, ATokenOfTheFirstRankMovesTheLastRanksOutput) {
-  for (const auto& [gate, strategy] : gates_and_strategies()) {
-    AttentionProblem p = weak_problem(gate);
-    const auto before = on_ranks(p, strategy);
+  for (const Way& way : all_ways()) {
+    SCOPED_TRACE(way.str());
+    AttentionProblem p = weak_problem(way.gate);
+    const auto before = on_ranks(p, way.strategy, way.P);
     const AttentionShape& s = p.shape;
     const int64_t token = 7;
     for (int64_t b = 0; b < s.B; ++b)
@@ -66,32 +78,30 @@ TEST(Travel, ATokenOfTheFirstRankMovesTheLastRanksOutput) {
         for (int64_t i = 0; i < s.K; ++i) p.k[at * s.K + i] += 1;
         for (int64_t i = 0; i < s.V; ++i) p.v[at * s.V + i] += 1;
       }
-    const auto after = on_ranks(p, strategy);
-    const auto change = change_by_head(shard_shape(p, kRanks - 1), before[kRanks - 1].tensors.at("o"),
-                                       after[kRanks - 1].tensors.at("o"));
-    for (int64_t head = 0; head < s.H; ++head)
-      EXPECT_GT(change[static_cast<size_t>(head)], 0.1)
-          << to_string(gate) << " by " << to_string(strategy) << " head " << head;
+    const auto after = on_ranks(p, way.strategy, way.P);
+    const auto change =
+        change_by_head(shard_shape(p, way.P, way.P - 1), before.back().tensors.at("o"), after.back().tensors.at("o"));
+    for (int64_t head = 0; head < s.H; ++head) EXPECT_GT(change[static_cast<size_t>(head)], 0.1) << " head " << head;
   }
 }
 
 TEST(Travel, AGradientOfTheLastRankMovesTheFirstRanks) {
-  for (const auto& [gate, strategy] : gates_and_strategies()) {
-    AttentionProblem p = weak_problem(gate);
-    const AttentionShape &s = p.shape, first = shard_shape(p, 0);
-    const int64_t loud = shard_of(s.T, kRanks, kRanks - 1).first, row = s.H * s.V;
+  for (const Way& way : all_ways()) {
+    SCOPED_TRACE(way.str());
+    AttentionProblem p = weak_problem(way.gate);
+    const AttentionShape &s = p.shape, first = shard_shape(p, way.P, 0);
+    const int64_t loud = shard_of(s.T, way.P, way.P - 1).first, row = s.H * s.V;
     for (size_t i = 0; i < p.dout.size(); ++i)
       if (static_cast<int64_t>(i) / row % s.T < loud) p.dout[i] = 0;
-    const AttentionResult mine = on_ranks(p, strategy)[0].tensors;
+    const AttentionResult mine = on_ranks(p, way.strategy, way.P)[0].tensors;
     std::vector<const char*> names{"dk", "dv"};
-    if (gate != GateKind::kNone && gate != GateKind::kFixed) names.push_back("dgk");
-    if (gate == GateKind::kBilinear) names.push_back("dgv");
+    if (way.gate != GateKind::kNone && way.gate != GateKind::kFixed) names.push_back("dgk");
+    if (way.gate == GateKind::kBilinear) names.push_back("dgv");
     for (const char* name : names) {
       const std::vector<double>& x = mine.at(name);
       const auto change = change_by_head(first, std::vector<double>(x.size()), x);
       for (int64_t head = 0; head < s.H; ++head)
-        EXPECT_GT(change[static_cast<size_t>(head)], 0.1)
-            << to_string(gate) << " by " << to_string(strategy) << " " << name << " head " << head;
+        EXPECT_GT(change[static_cast<size_t>(head)], 0.1) << name << " head " << head;
     }
     for (double dq : mine.at("dq")) ASSERT_EQ(dq, 0);  // queries of the first rank read no later token
   }
@@ -132,6 +142,7 @@ LastPosition run_last_position(const ModelConfig& config, int64_t T_total, int32
   LastPosition result;
   std::mutex mutex;
   run_ranks(kRanks, [&](Group& group) {
+    group.set_ranks_per_node(2);
     const WindowPlan plan{T_total, T_total, kRanks, group.rank()};
     std::unique_ptr<Model> model;
     std::unique_ptr<SequencePass> pass;
