@@ -47,8 +47,9 @@ struct ShardCarry {
   std::function<void(const Tensor& carry)> own = {};
   /// Writes the carry of two neighbouring stretches, of which the state crosses `first` first. out may be either's.
   std::function<void(const Stretch& first, const Stretch& second, const Tensor& out)> compose = {};
-  /// The host knows that nothing which enters reaches what leaves: the state of `own` has the bits that advance would
-  /// give, and a chain sends it before it receives. Not to be set under a graph capture, which would keep it.
+  /// The host knows that nothing which enters reaches what leaves, or takes it for nothing: a chain sends the state of
+  /// `own`, which in the first case has the bits of advance's, before it receives. Not to be set under a graph capture,
+  /// which would keep it.
   bool forgets = false;
 };
 

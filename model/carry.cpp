@@ -1,6 +1,7 @@
 #include "model/carry.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace baton {
 namespace {
@@ -84,6 +85,13 @@ bool starts_in_every_row(const Tensor& starts) {
   for (int64_t b = 0; b < starts.dim(0); ++b)
     if (!starts_in_row(starts, b)) return false;
   return true;
+}
+
+bool decays_forget(const AttentionShape& s, DType number, double log_decay, double early_send) {
+  // exp of these is 0 however it rounds: half the smallest number is exp(-104), in double exp(-745.2).
+  const double zero = number == DType::kFloat64 ? -746 : -105;
+  const auto tokens = static_cast<double>(s.T), first_span = static_cast<double>(std::min(s.T, s.span));
+  return log_decay * first_span <= zero || (early_send > 0 && log_decay * tokens <= std::log(early_send));
 }
 
 void gather_tokens_of_shards(const Tensor& starts, Group& group, const Tensor& all) {

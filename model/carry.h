@@ -18,7 +18,7 @@ int64_t carry_numel(const AttentionShape& shape);
 struct FixedDecays {
   Tensor tokens;         // int64 [P, B] of the window, see gather_tokens_of_shards
   Tensor scratch;        // [B, H, K]
-  bool forgets = false;  // starts_in_every_row of this shard
+  bool forgets = false;  // nothing passes this shard: starts_in_every_row, or decays_forget
 };
 
 /// What the shard does to the state, and to its gradient. All arguments must live until the scan is finished.
@@ -29,6 +29,11 @@ ShardCarry backward_carry(const AttentionInputs& in, const AttentionChunks& chun
 
 /// Whether a document starts in every row of a shard, so that no state passes it. starts: uint8 [B, T], on the host.
 bool starts_in_every_row(const Tensor& starts);
+
+/// Whether fixed decays, the weakest of which is log_decay a token, forget what enters a shard: exactly, where that of
+/// its first span is 0 in numbers of this dtype; or but for a part of at most early_send, 0 for none. Then no element
+/// of what enters the next rank is off by more than early_send times the element that entered this one.
+bool decays_forget(const AttentionShape& shape, DType number, double log_decay, double early_send);
 
 /// Collective, on the host: `all`, int64 [P, B], becomes the tokens of each rank's shard of this window by row, or -1
 /// where a document starts in it. starts: this shard's, uint8 [B, T].

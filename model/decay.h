@@ -1,6 +1,7 @@
 // Fixed log decays a head: RetNet's, and the two forms that TransNormerLLM checkpoints use.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -29,10 +30,12 @@ inline double lightning_log_decay(const std::string& form, int64_t layer, int64_
   return -alibi_slope(head, heads) * factor;
 }
 
-/// Fills x [H] on its device; nothing where x has no memory (measuring arena).
+/// Fills x [H] on its device, unless it has no memory (measuring arena). Returns the weakest, which is the largest.
 template <class F>
-void fill_log_decays(const Tensor& x, F&& log_decay) {
-  if (x.data == nullptr) return;
+double fill_log_decays(const Tensor& x, F&& log_decay) {
+  double weakest = log_decay(0);
+  for (int64_t head = 1; head < x.numel(); ++head) weakest = std::max(weakest, log_decay(head));
+  if (x.data == nullptr) return weakest;
   const OwnedTensor host(x.shape, x.dtype);
   dispatch_float(x.dtype, [&]<class T>() {
     for (int64_t head = 0; head < x.numel(); ++head) host.tensor.as<T>()[head] = static_cast<T>(log_decay(head));
@@ -40,6 +43,7 @@ void fill_log_decays(const Tensor& x, F&& log_decay) {
   const Stream stream{x.device};
   copy(host, x, stream);
   synchronize(stream);
+  return weakest;
 }
 
 }  // namespace baton

@@ -23,7 +23,7 @@ class GlaMixer final : public Mixer {
     if (dims_.gate == GateKind::kBilinear) gv_ = low_rank(p, prefix + "gv_proj");
     if (dims_.gate == GateKind::kFixed) {
       log_decay_ = arena.tensor("constants", {dims_.H}, precision.accum);
-      fill_log_decays(log_decay_, [](int64_t head) { return retnet_log_decay(head); });
+      weakest_log_decay_ = fill_log_decays(log_decay_, [](int64_t head) { return retnet_log_decay(head); });
     }
   }
 

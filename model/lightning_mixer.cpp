@@ -21,8 +21,8 @@ class LightningMixer final : public Mixer {
     v_ = part(2);
     gate_ = part(3);
     log_decay_ = arena.tensor("constants", {dims_.H}, precision.accum);
-    fill_log_decays(log_decay_,
-                    [&](int64_t head) { return lightning_log_decay(c.slope, layer, c.layers, head, c.heads); });
+    weakest_log_decay_ = fill_log_decays(
+        log_decay_, [&](int64_t head) { return lightning_log_decay(c.slope, layer, c.layers, head, c.heads); });
   }
 
  private:

@@ -21,6 +21,11 @@ Tensor Mixer::norm_rows(const Tensor& o) const {
   return dims_.tnl ? o.view({N, dims_.H * dims_.V}) : o.view({N * dims_.H, dims_.V});
 }
 
+FixedDecays Mixer::fixed_decays(const AttentionInputs& in, const Scratch& s, const Batch& batch) const {
+  return {batch.shard_tokens, s.fixed_decay,
+          batch.forgets || decays_forget(in.shape, s.leaving.dtype, weakest_log_decay_, batch.early_send)};
+}
+
 void Mixer::output(const LayerActivations& a, const Scratch& s, const Stream& stream) const {
   const Tensor rows = norm_rows(a.o);
   norm_.forward(rows, s.normed.view(rows.shape), a.stats_o, stream);
@@ -40,7 +45,7 @@ void Mixer::forward(const LayerActivations& a, const Scratch& s, const Batch& ba
     phase.next("carry");
     carry_forward(in, s.chunks, stream);
     phase.next("hand-over");
-    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay, batch.forgets};
+    const FixedDecays fixed = fixed_decays(in, s, batch);
     pass.scan->begin(Direction::kForward, pass.entering, pass.leaving, forward_carry(in, s.chunks, fixed, stream),
                      stream);
     gate_forward(a, stream);  // independent of the state: runs while it travels
@@ -77,7 +82,7 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
     advance_forward(in, s.chunks, h0, s.leaving, stream);
     carry_backward(in, s.chunks, dout, s.dchunks, stream);
     phase.next("hand-over");
-    const FixedDecays fixed{batch.shard_tokens, s.fixed_decay, batch.forgets};
+    const FixedDecays fixed = fixed_decays(in, s, batch);
     dpass.scan->begin(Direction::kReversed, dpass.entering, dpass.leaving,
                       backward_carry(in, s.chunks, s.dchunks, fixed, stream), stream);
     gate_backward(a, s, stream);  // independent of the state's gradient: runs while it travels

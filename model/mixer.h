@@ -18,6 +18,7 @@ struct Batch {
   Tensor positions;        // int64 [B, T], in the document
   Tensor shard_tokens;     // int64 [P, B], FixedDecays::tokens; only where the scan's messages hold no decays
   bool forgets = false;    // a document starts in every row
+  double early_send = 0;   // see decays_forget
   Range range;             // of the shard in its sequence; for probes alone
 };
 
@@ -69,10 +70,12 @@ class Mixer {
 
   int64_t layer_;
   LayerDims dims_;
+  double weakest_log_decay_ = 0;  // of a token in any head, where decays are fixed
   Activation gate_act_ = Activation::kNone;
   Parameter gate_, gate_bias_, out_;  // output gate [H V, D] and its bias, output projection [D, H V]
 
  private:
+  FixedDecays fixed_decays(const AttentionInputs& in, const Scratch& s, const Batch& batch) const;
   /// o as rows of one norm: heads apart (gla) or joint (tnl).
   Tensor norm_rows(const Tensor& o) const;
   void output(const LayerActivations& a, const Scratch& s, const Stream& stream) const;

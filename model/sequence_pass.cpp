@@ -36,9 +36,10 @@ int64_t WindowPlan::capacity(int64_t T_total, int64_t window, int64_t sp_size) {
 }
 
 SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy, int64_t B, int64_t T,
-                           int64_t max_windows, Arena& arena)
+                           int64_t max_windows, Arena& arena, double early_send)
     : model_(model), sp_group_(sp_group), scan_(sp_group, strategy, scan_scratch(model, sp_group, strategy, arena)) {
   const Shape shape{B, T};
+  device_batch_.early_send = early_send;
   device_capacity_.tokens = arena.tensor("batch", shape, DType::kInt32);
   device_capacity_.targets = arena.tensor("batch", shape, DType::kInt32);
   device_capacity_.starts = arena.tensor("batch", shape, DType::kUInt8);

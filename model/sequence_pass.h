@@ -42,9 +42,9 @@ struct Continuation {
 class SequencePass {
  public:
   /// Lays out states and the batch. max_windows: windows of the longest sequence to train on in exact mode (0: no
-  /// training).
+  /// training). early_send: see decays_forget.
   SequencePass(Model& model, Group& sp_group, ScanStrategy strategy, int64_t B, int64_t T, int64_t max_windows,
-               Arena& arena);
+               Arena& arena, double early_send = 0);
 
   struct Result {
     double loss_sum = 0;

@@ -50,7 +50,7 @@ void Trainer::lay_out(Arena& arena) {
   }
   pass_ =
       std::make_unique<SequencePass>(*model_, *ranks_.sp, parse_scan_strategy("parallel.scan", config_.parallel.scan),
-                                     micro_batch_, T, num_windows, arena);
+                                     micro_batch_, T, num_windows, arena, config_.parallel.early_send);
   if (training && config_.in_stream_order())
     kept_ = KeptState(*model_, ranks_.topology, config_.train.batch, micro_batch_, arena);
 }

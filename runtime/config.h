@@ -47,6 +47,7 @@ struct ParallelConfig {
   int64_t sp = 0;
   double deadline = 600;  // seconds
   std::string scan = "chain";
+  double early_send = 0;
 };
 
 struct CheckpointConfig {

@@ -144,6 +144,7 @@ void check_rest(const Config& c) {
   check_range("eval.tokens", c.eval.tokens, 1, kMaxTokens);
   check_range("eval.seq_len", c.eval.seq_len, 0, kMaxTokens);
   check_real("parallel.deadline", c.parallel.deadline, kTiny, kMaxReal);
+  check_real("parallel.early_send", c.parallel.early_send, 0, 1);
   check_choice("parallel.scan", c.parallel.scan, {"chain", "doubling", "all_gather", "hierarchical", "auto"});
   check_range("checkpoint.every", c.checkpoint.every, 0, kMaxInt);
   check_range("checkpoint.keep", c.checkpoint.keep, 0, kMaxInt);

@@ -67,6 +67,9 @@ void for_each_key(C& c, F&& f) {
   f("parallel.sp", c.parallel.sp, "ranks that share a sequence; 0: all");
   f("parallel.scan", c.parallel.scan,
     "strategy of the state scan: chain, doubling, all_gather, hierarchical or auto (the cheapest, as measured)");
+  f("parallel.early_send", c.parallel.early_send,
+    "decay of a shard under which a rank of a chain hands on before it receives, as if nothing were left (fixed decays "
+    "alone; inexact); 0: where nothing is");
   f("parallel.deadline", c.parallel.deadline, "seconds that a rank waits for another before the job ends");
   f("checkpoint.every", c.checkpoint.every, "steps between checkpoints; 0: at the end only");
   f("checkpoint.keep", c.checkpoint.keep, "newest checkpoints kept; 0: all");

@@ -198,9 +198,7 @@ void together_agrees(Group& group) {
   EXPECT(thrown, "an exception of another kind was lost");
   std::string words;
   try {
-    together(group, [&] {
-      throw LostRank(fmt::format("rank {} waited", group.rank()));
-    });
+    together(group, [&] { throw LostRank(fmt::format("rank {} waited", group.rank())); });
   } catch (const LostRank& e) {
     words = e.what();
   }

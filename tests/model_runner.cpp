@@ -79,7 +79,8 @@ ModelResult run_model(const ModelRun& run, const std::function<void(const Parame
     const auto lay_out = [&](Arena& arena) {
       const int64_t T = WindowPlan::capacity(run.T_total, window, group.size());
       model = std::make_unique<Model>(run.config, run.dtype, run.B, T, true, arena);
-      pass = std::make_unique<SequencePass>(*model, group, run.scan, run.B, T, plan.num_windows(), arena);
+      pass =
+          std::make_unique<SequencePass>(*model, group, run.scan, run.B, T, plan.num_windows(), arena, run.early_send);
       if (run.bucket_bytes > 0)
         reduction = std::make_unique<GradientReduction>(group, model->parameters().gradients, model->num_layers() + 1,
                                                         arena, run.bucket_bytes);

@@ -19,6 +19,7 @@ struct ModelRun {
   int num_ranks = 1;
   ScanStrategy scan = ScanStrategy::kChain;
   int ranks_per_node = 1;
+  double early_send = 0;
   std::vector<int64_t> starts = {};  // of packed documents, in every row
   int64_t seed = 3;
   int64_t bucket_bytes = 0;                 // of the gradients' reduction under backward; 0: one sum after it

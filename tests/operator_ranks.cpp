@@ -25,6 +25,15 @@ OwnedTensor make_nan(const Shape& shape, DType dtype, const Stream& stream) {
   return x;
 }
 
+std::vector<double> host_numbers(const Tensor& x, const Stream& stream) {
+  const OwnedTensor host(x.shape, x.dtype);
+  copy(x, host, stream);
+  synchronize(stream);
+  std::vector<double> numbers;
+  dispatch_float(x.dtype, [&]<class T>() { numbers.assign(host.tensor.as<T>(), host.tensor.as<T>() + x.numel()); });
+  return numbers;
+}
+
 OwnedTensor host_starts(const AttentionProblem& shard) {
   OwnedTensor starts({shard.shape.B, shard.shape.T}, DType::kUInt8);
   std::copy(shard.starts.begin(), shard.starts.end(), starts.tensor.as<uint8_t>());
@@ -92,7 +101,7 @@ AttentionProblem weak_problem(GateKind gate, int64_t T) {
 }
 
 RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                    ScanStrategy strategy, const Stream& stream, const AttentionProblem* other) {
+                    ScanStrategy strategy, const Stream& stream, const AttentionProblem* other, double early_send) {
   const AttentionShape& s = problem.shape;
   const int P = group.size();
   const auto rank = static_cast<size_t>(group.rank());
@@ -105,12 +114,15 @@ RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, 
   const AttentionProblem shard = take_tokens(problem, cuts[rank], cuts[rank + 1]);
   const OwnedTensor starts = host_starts(shard);
   tell_tokens(starts, group, tokens, stream);
-  const FixedDecays fixed{tokens, decay, other == nullptr && starts_in_every_row(starts)};
+  FixedDecays fixed{tokens, decay};  // in a graph no shard may forget
+  const double weakest = s.gate == GateKind::kFixed ? *std::ranges::max_element(problem.gk) : 0;
   RankResult result;
   const Cross cross = [&](bool reversed, const Tensor& entering, const Tensor& leaving, const AttentionInputs& in,
                           const AttentionChunks& chunks, const AttentionChunks& dchunks) {
     const bool is_first = group.rank() == (reversed ? P - 1 : 0);
     const int64_t before = scan.sent_bytes();
+    fixed.forgets =
+        other == nullptr && (starts_in_every_row(starts) || decays_forget(in.shape, number, weakest, early_send));
     scan.begin(reversed ? Direction::kReversed : Direction::kForward,
                is_first ? entering : (reversed ? dreceived : received), leaving,
                reversed ? backward_carry(in, chunks, dchunks, fixed, stream) : forward_carry(in, chunks, fixed, stream),
@@ -126,11 +138,13 @@ RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, 
     synchronize(stream);
   };
   result.tensors = run_shard(shard, dtype, cross, stream, other ? change : std::function<void(const Tensor&)>{});
+  if (rank > 0) result.entered = host_numbers(received, stream);
   return result;
 }
 
 std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                                     ScanStrategy strategy, uint64_t delay_seed, int ranks_per_node, Device device) {
+                                     ScanStrategy strategy, uint64_t delay_seed, int ranks_per_node, Device device,
+                                     double early_send) {
   const auto P = static_cast<int>(cuts.size()) - 1;
   std::vector<RankResult> results(static_cast<size_t>(P));
   run_ranks(
@@ -139,13 +153,13 @@ std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtyp
         RankResult& mine = results[static_cast<size_t>(ranks.rank())];
         ranks.set_ranks_per_node(ranks_per_node);
         if (device == Device{}) {
-          mine = run_rank(ranks, problem, dtype, cuts, strategy, Stream{});
+          mine = run_rank(ranks, problem, dtype, cuts, strategy, Stream{}, nullptr, early_send);
           return;
         }
         cuda::set_device(device.index);
         const cuda::OwnedStream own(device.index, false);
         SharedDeviceGroup group(ranks);
-        mine = run_rank(group, problem, dtype, cuts, strategy, own.stream());
+        mine = run_rank(group, problem, dtype, cuts, strategy, own.stream(), nullptr, early_send);
       },
       delay_seed);
   return results;

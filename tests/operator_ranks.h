@@ -9,19 +9,21 @@ namespace baton::test {
 
 struct RankResult {
   AttentionResult tensors;
+  std::vector<double> entered;     // the state that came from the rank before; none on the first
   int64_t sent_bytes[2] = {0, 0};  // of the scan, forward and reversed
 };
 
 /// What this rank computes: rank r has tokens [cuts[r], cuts[r + 1]). `other`, where given, is the same problem with
 /// other document starts (neither without any): the results are its, made by a CUDA graph of the first, as run_shard
-/// does.
+/// does. early_send: as decays_forget.
 RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
-                    ScanStrategy strategy, const Stream& stream, const AttentionProblem* other = nullptr);
+                    ScanStrategy strategy, const Stream& stream, const AttentionProblem* other = nullptr,
+                    double early_send = 0);
 
 /// What each of as many in-process ranks computes. delay_seed as in run_ranks.
 std::vector<RankResult> run_on_ranks(const AttentionProblem& problem, DType dtype, const std::vector<int64_t>& cuts,
                                      ScanStrategy strategy, uint64_t delay_seed = 0, int ranks_per_node = 1,
-                                     Device device = {});
+                                     Device device = {}, double early_send = 0);
 
 /// P shards as shard_of cuts them.
 std::vector<int64_t> even_shards(int64_t T, int P);

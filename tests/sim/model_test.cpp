@@ -117,6 +117,19 @@ TEST(Model, WindowsOnAnyNumberOfRanksByEveryStrategy) {
   }
 }
 
+// Of two heads the one that forgets less keeps 0.82 in a shard of 50 tokens, in the first layer; the second layer keeps
+// nearly all.
+TEST(Model, EarlySendTakesAFixedDecayForNothing) {
+  ModelRun run{.config = small_model("tnl"), .T_total = 150, .num_ranks = 3};
+  const ModelResult exact = run_model(run);
+  run.early_send = 0.5;
+  EXPECT_EQ(run_model(run).gradients, exact.gradients);
+  run.early_send = 0.9;
+  const double off = relative_difference(exact.gradients, run_model(run).gradients);
+  EXPECT_GT(off, 1e-6);
+  EXPECT_LT(off, 1);
+}
+
 TEST(Model, ShardsMayBeEmpty) {
   for (const int64_t T : {1, 2, 5}) {
     ModelRun run{.config = small_model("gla"), .T_total = T};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/carry.h"
 #include "runtime/rng.h"
 #include "tests/operator_ranks.h"
 
@@ -119,6 +120,48 @@ TEST(ScanStrategies, AStartInEveryRowOfAShard) {
       for (const int64_t t : {232, 240, 470, 560}) p.starts[static_cast<size_t>(700 + t)] = 1;
       expect_serial(p, dtype, {0, 117, 233, 350, 467, 584, 700});
     }
+}
+
+/// Six shards, of which five have a span of 64 tokens; the sixth, of 50, forgets nothing in float64.
+TEST(ScanStrategies, FixedDecaysThatUnderflow) {
+  const std::vector<int64_t> cuts{0, 117, 234, 351, 468, 585, 635};
+  AttentionProblem p = weak_problem(GateKind::kFixed, 635);
+  p.gk = {-12, -15};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, cuts);
+  const auto forgets = [](int64_t T, double log_decay, DType dtype, double early_send) {
+    AttentionShape s;
+    s.T = T, s.span = 64;
+    return decays_forget(s, dtype, log_decay, early_send);
+  };
+  EXPECT_TRUE(forgets(117, -1.65, DType::kFloat32, 0));
+  EXPECT_FALSE(forgets(117, -1.6, DType::kFloat32, 0));  // its two spans together would
+  EXPECT_FALSE(forgets(117, -1.65, DType::kFloat64, 0));
+  EXPECT_TRUE(forgets(50, -2.1, DType::kFloat32, 0));
+  EXPECT_FALSE(forgets(50, -2.0, DType::kFloat32, 0));
+  EXPECT_TRUE(forgets(117, -0.2, DType::kFloat64, 1e-10));
+  EXPECT_FALSE(forgets(117, -0.2, DType::kFloat64, 1e-11));
+  EXPECT_FALSE(forgets(0, -1e4, DType::kFloat32, 0.5));
+}
+
+/// A chain that takes decays under a bound for nothing: what enters is off by less than the bound says, and only there.
+TEST(ScanStrategies, EarlySendErrsByItsBound) {
+  const std::vector<int64_t> cuts = even_shards(351, 3);  // shards of 117 tokens
+  AttentionProblem p = weak_problem(GateKind::kFixed, 351);
+  p.gk = {-0.2, -0.25};  // exp(-23.4) is 7e-11
+  const auto run = [&](double early_send) {
+    return run_on_ranks(p, DType::kFloat64, cuts, ScanStrategy::kChain, 0, 1, {}, early_send);
+  };
+  const auto exact = run(0), kept = run(1e-11), early = run(1e-10);
+  const auto off = [&](size_t rank, const std::vector<double>& before) {
+    double most = 0;
+    for (size_t i = 0; i < before.size(); ++i)
+      most = std::max(most, std::abs(early[rank].entered[i] - exact[rank].entered[i]) / std::abs(before[i]));
+    return most;
+  };
+  EXPECT_EQ(off(1, p.h0), 0);  // the first rank has nothing to wait for
+  EXPECT_GT(off(2, exact[1].entered), 1e-12);
+  EXPECT_LT(off(2, exact[1].entered), 1e-10);
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(kept[rank].tensors, exact[rank].tensors);
 }
 
 TEST(ScanStrategies, AgreeUnderRandomDelays) {

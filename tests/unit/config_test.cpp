@@ -79,6 +79,7 @@ TEST(Config, RefusesEveryBadValueByItsKey) {
       {"train.clip = -1: ", [](Config& c) { c.train.clip = -1; }},
       {"train.decay_fraction = 1.5: ", [](Config& c) { c.train.decay_fraction = 1.5; }},
       {"eval.tokens = 0: ", [](Config& c) { c.eval.tokens = 0; }},
+      {"parallel.early_send = 2: ", [](Config& c) { c.parallel.early_send = 2; }},
       {"parallel.scan = ring: ", [](Config& c) { c.parallel.scan = "ring"; }},
       {"parallel.sp = -1: ", [](Config& c) { c.parallel.sp = -1; }},
       {"parallel.sp = 3: must divide the number of ranks, 4", [](Config& c) { c.parallel.sp = 3; }},
