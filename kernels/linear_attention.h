@@ -43,12 +43,13 @@ struct AttentionShape {
 };
 
 /// The span that the kernels of q's dtype take for this shape: kChunk, where every chunk's state is kept, or, in
-/// bfloat16 (CUDA alone), kLongSpan, or kLongestSpan where batch and heads alone fill a device; then tensors must be
-/// aligned to 16 bytes. It follows from the kind of device, not from T, so bits do not depend on how T is cut.
+/// bfloat16 (CUDA alone), kLongSpan, or kLongerSpan and kLongestSpan where batch and heads half fill and fill a device;
+/// then tensors must be aligned to 16 bytes. It follows from the kind of device, not from T, so bits do not depend on
+/// how T is cut.
 int64_t attention_span(const AttentionShape& shape, DType dtype);
 /// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
 bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
-inline constexpr int64_t kLongSpan = 16 * kChunk, kLongestSpan = 64 * kChunk;
+inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk, kLongestSpan = 64 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
 struct AttentionInputs {

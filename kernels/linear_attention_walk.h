@@ -22,6 +22,19 @@ constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool 
   return tiles * 64 * 64 * 2 + (tables + 1023) / 1024 * 1024;
 }
 
+/// The same for a forward walk of vector gates that makes its decayed tiles itself, three chunks of them.
+constexpr int fused_walk_shared_bytes(int own, int other, bool read) {
+  const int tiles = 3 * (own / 64 + other / 64 + (read ? other / 64 + 1 : 0)) + (read ? 6 : 0);
+  const int walk_tables = (3 * other * 4 + 1023) / 1024 * 1024, maker_tables = other / 64 * 2048 + 64 * 4;
+  return tiles * 64 * 64 * 2 + walk_tables + (maker_tables + 1023) / 1024 * 1024;
+}
+/// Whether there is one, for devices with warpgroups. Decayed tiles are made again for every tile of own channels, so
+/// there may be two of them at most.
+constexpr bool fused_walk_exists(int key_dim, int value_dim) {
+  return key_dim == 128 && (value_dim == 128 || value_dim == 256);
+}
+static_assert(fused_walk_shared_bytes(128, 128, true) <= 227 * 1024, "what a block of Hopper may have");
+
 /// The same for one that makes dv and dk at once; keys and values have `dim` channels, one number a token.
 constexpr int gradient_walk_shared_bytes(int dim) {
   return walk_shared_bytes(dim, dim, false, true) + (2 * (dim / 64) + 1) * 64 * 64 * 2;

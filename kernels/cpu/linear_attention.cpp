@@ -81,8 +81,12 @@ bool walks_take(const AttentionShape& s, int64_t shared_bytes) {
 
 int64_t attention_span(const AttentionShape& shape, DType dtype) {
   if (dtype != DType::kBFloat16 || !walks_take(shape, cuda::max_shared_bytes())) return kChunk;
-  const int64_t full = shape.K == 256 ? 64 : 128;  // blocks of the outputs' walk; with 256 keys one a multiprocessor
-  return shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V))) >= full ? kLongestSpan : kLongSpan;
+  const int K = static_cast<int>(shape.K), V = static_cast<int>(shape.V);
+  const int64_t blocks = shape.B * shape.H * (V / walk_own(V));  // of the outputs' walk over one span
+  if (blocks < 64) return kLongSpan;
+  const bool fused = shape.gate == GateKind::kVector && cuda::has_warpgroups() && fused_walk_exists(K, V);
+  const bool one_on_each = K == 256 || fused;  // multiprocessor; else two
+  return one_on_each || blocks >= 128 ? kLongestSpan : kLongerSpan;
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {

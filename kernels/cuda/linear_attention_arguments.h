@@ -89,6 +89,8 @@ cudaError_t launch_values(const Arguments& a, cudaStream_t stream);
 
 cudaError_t launch_number_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
 cudaError_t launch_channel_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
+/// Forward, from q, k and gk: no scores and decays of chunks are taken.
+cudaError_t launch_fused_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
 cudaError_t launch_scores(const Arguments& a, const Decayed& to, cudaStream_t stream);
 /// The same, but meaningless for chunks whose `to.decay` is not mild on every channel.
 cudaError_t launch_mild_scores(const Arguments& a, const Decayed& to, cudaStream_t stream);

@@ -14,6 +14,7 @@ namespace baton::cuda::attention {
 constexpr int kSub = 8;  // tokens that a thread holds of two neighbouring channels; a warp has all 64
 constexpr int kNumSubs = kChunk / kSub;
 constexpr int kPairs = kTile / 2;
+constexpr float kLog2E = 1.44269504f;
 
 using ChannelSums = float2[kNumSubs][kPairs];
 
@@ -64,7 +65,6 @@ struct ChannelDecay {
   /// for every -inf, those of the second channel kSub bits higher.
   __device__ __forceinline__ uint32_t read(const Arguments& a, const float* gates, int64_t dim, const Stretch& at,
                                            int channel) {
-    constexpr float kLog2E = 1.44269504f;
     const int first = threadIdx.x / 32 * kSub;
     const float* from = source(a, gates, dim, at, channel);
     const int64_t stride = a.H * dim;

@@ -43,6 +43,7 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x) {
 
 /// Four lanes (4 n ..) have four words each; lane l gets word l % 4 of each of them, in their order.
 __device__ __forceinline__ void transpose_quad(int lane, uint32_t (&x)[4]) {
+  asm volatile("" : "+r"(lane));  // lest the compiler make a loop for each kind of lane, by branches
 #pragma unroll
   for (int bit = 1; bit < 4; bit *= 2) {
     const bool odd = lane & bit;

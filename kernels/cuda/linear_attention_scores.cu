@@ -8,7 +8,7 @@
 // A block looks for such among its chunks, and goes in each over tiles of 64 channels; thread i has 8 tokens of
 // channels 2 (i % 32) + {0, 1}. The next tile is under way while one is made. Shared memory: four tiles, six of
 // levels, 2.3 KiB of tables.
-#include "kernels/cuda/linear_attention_pairs.cuh"
+#include "kernels/cuda/linear_attention_levels.cuh"
 
 namespace baton::cuda::attention {
 namespace {
@@ -44,8 +44,8 @@ __device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to
     decay.read(a, a.gk, a.K, at, tile * kTile + channel);
   };
 
-  LevelScores scores;
-  float own = 0;
+  const auto barrier = [] { __syncthreads(); };
+  LevelChunk made;
   ChannelDecay decay, next;
   start(0, next);
   for (int tile = 0; tile < num_tiles; ++tile) {
@@ -53,31 +53,16 @@ __device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to
     decay = next;
     tables.sums[warp][lane] = decay.total();
     wait_copies<0>();
-    __syncthreads();
+    barrier();
     if (tile + 1 < num_tiles) start(tile + 1, next);
-    const OuterDecay outer(tables.sums);
-    own += row_product(x, y);
-    write_levels(decay, tables.sums, x, y, levels);
-    __syncthreads();
-    scores.add(levels, warp, lane);
-#pragma unroll
-    for (int t = 0; t < kSub; ++t) {
-      const int row = warp * kSub + t;
-      put_pair(x, row, channel, a.scale * (decay.through[t] * outer.through) * load_pair(x, row, channel));
-      put_pair(y, row, channel, (decay.after[t] * outer.after) * load_pair(y, row, channel));
-    }
-    __syncthreads();
+    made.add_tile(a.scale, decay, tables.sums, x, y, levels, barrier);
+    barrier();
     write_tile(a, x, a.K, at, tile * kTile, to.q);
     write_tile(a, y, a.K, at, tile * kTile, to.k);
   }
-  __syncthreads();
-
   Bf16* score = levels;
-  scores.write(a.scale, warp, lane, score);
-  add_up_rows(a.scale * own, tables.own);
-  __syncthreads();
-  if (threadIdx.x < kChunk) score[place(threadIdx.x, threadIdx.x)] = __float2bfloat16(tables.own[threadIdx.x]);
-  __syncthreads();
+  made.write(a.scale, tables.own, score, barrier);
+  barrier();
   for_pieces<kThreads>([&](int, int row) {
     *reinterpret_cast<uint4*>(to.scores + (chunk * kChunk + row) * kChunk + piece_col()) =
         *reinterpret_cast<const uint4*>(score + place(row, piece_col()));

@@ -94,6 +94,12 @@ class Stage {
   bool one_walk() const { return walks() && s_.num_spans() == 1; }
   bool vector() const { return s_.gate == GateKind::kVector; }
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
+  /// Whether forward walks make decayed queries and keys and scores themselves; then those that gradients take are made
+  /// when gradients are.
+  bool fused() const {
+    return walks() && vector() && cuda::has_warpgroups() &&
+           fused_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V));
+  }
   /// Whether one walk makes dv and dk.
   bool gradients_at_once() const {
     return !learned() && gradient_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V)) &&
@@ -128,10 +134,16 @@ class Stage {
     return w;
   }
   void launch(const attention::Walk& w) {
-    CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
+    check_aligned();
     check_launch(
         vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
         name_);
+  }
+  /// A walk that makes outputs, or carries of the forward pass.
+  void launch_forward(const attention::Walk& w) {
+    if (!fused()) return launch(w);
+    check_aligned();
+    check_launch(attention::launch_fused_walk(a_, w, queue()), name_);
   }
 
   /// Runs the tensor cores' launcher where it takes this problem, else the general one.
@@ -141,6 +153,10 @@ class Stage {
   }
 
  private:
+  void check_aligned() const {
+    CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
+  }
+
   const AttentionShape& s_;
   const Stream& stream_;
   const char* name_;

@@ -26,7 +26,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   using Base = WalkState<kKind, kChannels, kOwnTiles, kTiles>;
   using Base::a, Base::w, Base::warp, Base::lane, Base::own0, Base::span, Base::tables, Base::state;
   using Base::carry, Base::own_col, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::WalkState;
-  using Base::dk_side, Base::kRead, Base::kWarps;
+  using Base::dk_side, Base::kBack, Base::kRead, Base::kWarps;
   static constexpr int kOutBlocks = kTiles == 2 ? 4 : 8;  // of 8 tokens, whose outputs are made at once
 
   __device__ __forceinline__ void run() {
@@ -160,10 +160,10 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   /// What they get of the chunk's tokens, started.
   __device__ __forceinline__ void add_intra(int stage, int first, const uint32_t (&own)[4][4],
                                             float (&out)[kOutBlocks][4]) {
-    constexpr bool kBack = kKind != WalkKind::kForward;  // a token reaches those before it
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
+      // kBack: a token reaches those before it.
       add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores(stage), step * 16,
                                                                      first * 8, lane, kBack ? 0 : 2 * step - first,
                                                                      kBack ? 2 * step + 2 - first : kOutBlocks);

@@ -11,38 +11,43 @@
 namespace baton::cuda::attention {
 
 /// kStates: no `out`, either order. kGradients: two reversed walks, dv and dk, each by half of the warps; the tiles are
-/// the same, what is own, update and read is not (own and update change places).
-enum class WalkKind { kStates, kForward, kReversed, kGradients };
+/// the same, what is own, update and read is not (own and update change places). kFused, kFusedStates: forward, of
+/// vector gates, whose decayed tiles and scores other warps of the block make (linear_attention_fused.cuh).
+enum class WalkKind { kStates, kForward, kReversed, kGradients, kFused, kFusedStates };
 
 /// kOwnTiles: own channels of a block / 64; kTiles: other channels / 64; kChannels: decays have (key) channels.
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkTraits {
-  static constexpr bool kRead = kKind != WalkKind::kStates;
+  static constexpr bool kFused = kKind == WalkKind::kFused || kKind == WalkKind::kFusedStates;
+  static constexpr bool kRead = kKind != WalkKind::kStates && kKind != WalkKind::kFusedStates;
+  static constexpr bool kBack = kKind == WalkKind::kReversed || kKind == WalkKind::kGradients;
   static constexpr int kOwn = kOwnTiles * kTile, kOther = kTiles * kTile;
   static constexpr int kSides = kKind == WalkKind::kGradients ? 2 : 1;
   static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
+  static constexpr int kStages = kFused ? 3 : 2;  // chunks whose tiles there is room for
   // Tiles of a chunk, in this order: own, update, read, the other side's read; scores.
   static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kRead && kChannels ? 1 : 0);
   struct ChannelTables {
-    alignas(16) float whole[2][kOther];  // decay of a chunk
+    alignas(16) float whole[kStages][kOther];  // decay of a chunk
   };
   struct NumberTables {
     alignas(16) NumberDecay number;
   };
   using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
   static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
-  static constexpr int kSharedBytes = kTableBytes + (2 * kStageTiles + (kRead && !kChannels ? kSides : 0)) * kTileBytes;
-  static_assert(kSharedBytes ==
-                (kSides == 2 ? gradient_walk_shared_bytes(kOwn) : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
+  static constexpr int kSharedBytes =
+      kTableBytes + (kStages * kStageTiles + (kRead && !kChannels ? kSides : 0)) * kTileBytes;
+  static_assert(kFused || kSharedBytes == (kSides == 2 ? gradient_walk_shared_bytes(kOwn)
+                                                       : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
 };
 
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   using Traits = WalkTraits<kKind, kChannels, kOwnTiles, kTiles>;
-  using Traits::kNumThreads, Traits::kOther, Traits::kOwn, Traits::kRead, Traits::kSides, Traits::kStageTiles,
-      Traits::kWarps;
+  using Traits::kBack, Traits::kNumThreads, Traits::kOther, Traits::kOwn, Traits::kRead, Traits::kSides,
+      Traits::kStageTiles, Traits::kWarps;
   using typename Traits::Tables;
   static constexpr int kSize = kTile * kTile;
   static constexpr int kSpanDecays = kChannels ? (kOther + kNumThreads - 1) / kNumThreads : 1;
@@ -55,7 +60,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   Tables& tables;
   Bf16* tiles;
   float state[kOther / 8][4];     // rows: own channels own_row() + {0, 8}; columns: other channels as in mma
-  float span_decay[kSpanDecays];  // of all channels; or of channels threadIdx.x + i kNumThreads
+  float span_decay[kSpanDecays];  // of all channels; or of channels thread() + i kNumThreads
   int table_tokens = -1;          // tokens of the chunk whose decays the tables have, where they depend on nothing else
 
   __device__ __forceinline__ WalkState(const Arguments& arguments, const Walk& walk, unsigned char* memory)
@@ -72,7 +77,8 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     span = item % w.num_spans, batch = row / a.H, head = row % a.H;
   }
 
-  __device__ __forceinline__ bool reversed() const { return kRead ? kKind != WalkKind::kForward : w.reversed; }
+  __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
+  __device__ __forceinline__ int thread() const { return 32 * warp + lane; }  // of its side
   __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
   __device__ __forceinline__ bool own_is_keys() const { return kSides == 2 ? dk_side : w.own_is_keys; }
   /// First channel of this warp in the block, and this lane's in the tensor.
@@ -176,11 +182,11 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     if constexpr (kChannels) {
 #pragma unroll
       for (int i = 0; i < kSpanDecays; ++i) {
-        const int c = threadIdx.x + i * kNumThreads;
+        const int c = thread() + i * kNumThreads;
         if (c < kOther) decay[c] = span_decay[i];
       }
     } else {
-      for (int c = threadIdx.x; c < a.K; c += kNumThreads) decay[c] = span_decay[0];
+      for (int c = thread(); c < a.K; c += kNumThreads) decay[c] = span_decay[0];
     }
   }
   __device__ __forceinline__ void store_state(float* to) {
@@ -219,7 +225,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
       }
 #pragma unroll
       for (int i = 0; !kRead && i < kSpanDecays; ++i) {
-        const int c = threadIdx.x + i * kNumThreads;
+        const int c = thread() + i * kNumThreads;
         if (c < kOther) span_decay[i] *= tables.whole[stage][c];
       }
     } else {

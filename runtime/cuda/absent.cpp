@@ -12,6 +12,7 @@ namespace {
 int num_devices() { return 0; }
 std::string device_name(int) { absent(); }
 int64_t max_shared_bytes() { return kHopperSharedBytes; }
+bool has_warpgroups() { return true; }
 DeviceMemory device_memory(int) { absent(); }
 void set_device(int) { absent(); }
 void* allocate(int64_t, int) { absent(); }

@@ -74,6 +74,16 @@ int64_t max_shared_bytes() {
   return bytes;
 }
 
+bool has_warpgroups() {
+  static const bool has = [] {
+    int major = 0;
+    if (num_devices() == 0) return true;
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return major == 9;
+  }();
+  return has;
+}
+
 std::string device_name(int index) {
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));

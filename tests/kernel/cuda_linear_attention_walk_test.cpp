@@ -54,6 +54,10 @@ TEST(CudaAttentionWalk, OneOfEveryGate) {
     pack(p);
     expect_right(p);
   }
+  AttentionProblem fused = problem({1, 264, 1, 128, 128, GateKind::kVector}, 17);
+  expect_right(fused);
+  pack(fused);
+  expect_right(fused);
 }
 
 TEST(CudaAttentionWalk, EveryHeadDimension) {

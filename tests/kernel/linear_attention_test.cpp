@@ -191,15 +191,18 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(span(64, 80, GateKind::kVector), kChunk);
   EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
 
-  const auto filled = [](int64_t B, int64_t H, int64_t V, int64_t K = 128) {
-    return attention_span({B, 5, H, K, V, GateKind::kVector}, DType::kBFloat16) == kLongestSpan;
+  const auto filled = [](int64_t B, int64_t H, int64_t K, int64_t V, GateKind gate) {
+    return attention_span({B, 5, H, K, V, gate}, DType::kBFloat16);
   };
-  EXPECT_TRUE(filled(8, 16, 128));
-  EXPECT_FALSE(filled(7, 16, 128));
-  EXPECT_TRUE(filled(8, 4, 512)) << "values in four blocks";
-  EXPECT_TRUE(filled(16, 8, 64));
-  EXPECT_TRUE(filled(4, 4, 512, 256)) << "one block a multiprocessor";
-  EXPECT_FALSE(filled(3, 4, 512, 256));
+  EXPECT_EQ(filled(8, 16, 128, 128, GateKind::kFixed), kLongestSpan);
+  EXPECT_EQ(filled(7, 16, 128, 128, GateKind::kFixed), kLongerSpan);
+  EXPECT_EQ(filled(4, 16, 128, 128, GateKind::kFixed), kLongerSpan);
+  EXPECT_EQ(filled(3, 16, 128, 128, GateKind::kFixed), kLongSpan);
+  EXPECT_EQ(filled(8, 4, 128, 512, GateKind::kVector), kLongestSpan) << "values in four blocks";
+  EXPECT_EQ(filled(4, 16, 64, 64, GateKind::kVector), kLongerSpan);
+  EXPECT_EQ(filled(4, 16, 128, 128, GateKind::kVector), kLongestSpan) << "one block a multiprocessor";
+  EXPECT_EQ(filled(4, 4, 256, 512, GateKind::kVector), kLongestSpan) << "one block a multiprocessor";
+  EXPECT_EQ(filled(3, 4, 256, 512, GateKind::kVector), kLongSpan);
 
   // An A100 gives a block 163 KiB.
   for (GateKind gate : {GateKind::kFixed, GateKind::kVector}) {

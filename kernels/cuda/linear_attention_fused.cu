@@ -1,0 +1,33 @@
+// Launches of linear_attention_fused.cuh.
+#include "kernels/cuda/linear_attention_fused.cuh"
+
+namespace baton::cuda::attention {
+namespace {
+
+template <WalkKind kKind, int kOwnTiles, int kTiles>
+__global__ void __launch_bounds__((FusedTraits<kKind, kOwnTiles, kTiles>::kThreadsOfBlock), 1)
+    fused_kernel(Arguments a, Walk w) {
+  extern __shared__ __align__(kTileAlignment) unsigned char memory[];
+  FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
+}
+
+template <WalkKind kKind, int kOwnTiles, int kTiles>
+cudaError_t launch(const Arguments& a, const Walk& w, cudaStream_t stream) {
+  using Traits = FusedTraits<kKind, kOwnTiles, kTiles>;
+  const auto kernel = fused_kernel<kKind, kOwnTiles, kTiles>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  const int64_t blocks = a.B * a.H * w.num_spans * (w.own_dim / Traits::kOwn);
+  if (error != cudaSuccess || blocks == 0) return error;
+  kernel<<<static_cast<unsigned>(blocks), Traits::kThreadsOfBlock, Traits::kSharedBytes, stream>>>(a, w);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_fused_walk(const Arguments& a, const Walk& w, cudaStream_t stream) {
+  if (w.carry) return launch<WalkKind::kFusedStates, 2, 2>(a, w, stream);
+  return launch<WalkKind::kFused, 2, 2>(a, w, stream);
+}
+
+}  // namespace baton::cuda::attention
