@@ -6,6 +6,7 @@
 #   tools/gpu_check.sh DIRECTORY            takes baton and the test programs from there, or from DIRECTORY/tests
 #   tools/gpu_check.sh DIRECTORY GOLDEN     golden files of another folder than tests/data
 set -uo pipefail
+shopt -s extglob
 caller_dir=$PWD
 cd "$(dirname "$0")/.." || exit 2
 source launch/packages.sh
@@ -42,8 +43,9 @@ build() {
 
 # gtest NAME FILTER [COMMAND...]: under a command; a filter that matches nothing has shown nothing.
 gtest() {
-  "${@:3}" "$(program "$1")" --gtest_brief=1 --gtest_filter="$2" | tee "$scratch/gtest"
-  ! grep -qF 'PASSED  ] 0 tests' "$scratch/gtest"
+  local out=$scratch/gtest$BASHPID
+  "${@:3}" "$(program "$1")" --gtest_brief=1 --gtest_filter="$2" | tee "$out"
+  ! grep -qF 'PASSED  ] 0 tests' "$out"
 }
 
 replay() {
@@ -78,33 +80,41 @@ same_losses() {
 export build golden scratch
 export -f program ranks run_ranks build num_gpus gpu_architectures gtest replay train loss mean_loss same_losses
 
-rows=() failed=0
-row() { rows+=("$(printf '%-38s %-12s %7s   %s' "$@")"); }
+num_steps=0
+row() { printf '%-38s %-12s %7s   %s\n' "${@:2}" >"$scratch/row$1"; }
 
-# step NAME SECONDS COMMAND...: runs it for that long at most, and not past the end of all.
-step() {
-  local name=$1 limit=$2 log=$scratch/log code start=$SECONDS result=ok
+# run_step NUMBER NAME SECONDS COMMAND...: runs it for that long at most, and not past the end of all; its row is NUMBER.
+run_step() {
+  local number=$1 name=$2 limit=$3 log=$scratch/log$1 code start=$SECONDS result=ok
   [ "$limit" -le $((total_seconds - SECONDS)) ] || limit=$((total_seconds - SECONDS))
   if [ "$limit" -lt 5 ]; then
-    failed=1
-    row "$name" "no time" 0 ""
+    row "$number" "$name" "no time" 0 ""
     return
   fi
   echo "$name ..."
-  timeout -k 5 "$limit" bash -c 'set -euo pipefail; "$@"' _ "${@:3}" >"$log" 2>&1 </dev/null
+  timeout -k 5 "$limit" bash -c 'set -euo pipefail; "$@"' _ "${@:4}" >"$log" 2>&1 </dev/null
   code=$?
   if [ "$code" -ne 0 ]; then
-    failed=1 result="FAILED ($code)"
+    result="FAILED ($code)"
     [ "$code" -ne 124 ] && [ "$code" -ne 137 ] || result="timed out"
     tail -n 25 "$log"
   fi
-  row "$name" "$result" $((SECONDS - start)) "$(tr '\r' '\n' <"$log" |
+  row "$number" "$name" "$result" $((SECONDS - start)) "$(tr '\r' '\n' <"$log" |
     grep -aE 'tests passed|PASSED|tensors,|SUMMARY|tokens/s|step 50' | tail -n 1 | tr -d '=[]' | xargs | cut -c 1-110)"
+}
+step() {
+  ((++num_steps))
+  run_step "$num_steps" "$@"
+}
+# The same beside the next steps, until `wait`.
+start_step() {
+  ((++num_steps))
+  run_step "$num_steps" "$@" &
 }
 
 if [ $# -eq 0 ]; then
   step build 300 build
-  step "tests of label gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure
+  step "tests of label gpu" 300 ctest --test-dir "$build" -L gpu -j 4 --output-on-failure
 else
   for test in "$build"/cuda_*_test "$build"/tests/cuda_*_test; do
     [ ! -x "$test" ] || step "${test##*/}" 150 gtest "${test##*/}" '*'
@@ -135,17 +145,23 @@ if [ -n "$sanitizer" ]; then
   # Tests ask for more memory than there is: what the API says to that is no error.
   for tool in "memcheck --report-api-errors no" racecheck; do
     for name in cuda_ops_test cuda_linear_attention_test; do
-      step "${tool%% *} $name" 75 gtest "$name" "${filters["${tool%% *} $name"]}" "$sanitizer" --tool $tool --error-exitcode 1
+      start_step "${tool%% *} $name" 120 gtest "$name" "${filters["${tool%% *} $name"]}" "$sanitizer" --tool $tool --error-exitcode 1
     done
   done
+  wait
 else
-  row "memcheck, racecheck" skipped 0 "no compute-sanitizer"
+  ((++num_steps))
+  row "$num_steps" "memcheck, racecheck" skipped 0 "no compute-sanitizer"
 fi
 
 echo
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
 echo "$(date -u +%F), revision $(git describe --always --dirty 2>/dev/null || echo unknown)"
 printf '%-38s %-12s %7s\n' step result seconds
-printf '%s\n' "${rows[@]}"
+failed=0
+for ((i = 1; i <= num_steps; ++i)); do
+  cat "$scratch/row$i"
+  [[ $(cut -c 40-51 "$scratch/row$i") == @(ok|skipped)*( ) ]] || failed=1
+done
 echo "all of it: $SECONDS s"
 exit "$failed"
