@@ -24,7 +24,7 @@ struct NcclOptions {
 };
 
 /// A waiting receive holds its thread blocks: few of them.
-inline NcclOptions scan_options() { return {"state scan", true, 4}; }
+inline NcclOptions scan_options() { return {"state scan", true, 16}; }
 inline NcclOptions gradient_options() { return {"gradients", false, 0}; }
 
 /// Collective over `host`, whose ranks must each have a device of their own, current in this thread. Connects
