@@ -18,6 +18,7 @@ baton_test(sim stream_test baton_model)
 target_sources(stream_test PRIVATE trainer_runner.cpp model_runner.cpp)
 if(BATON_HAS_CUDA)
   baton_gpu_test(sim/cuda_training_test baton_model)
+  set_tests_properties(gpu/cuda_training_test PROPERTIES RUN_SERIAL TRUE)  # looks at the memory of the whole device
   target_sources(cuda_training_test PRIVATE dump_runner.cpp training_checks.cpp trainer_runner.cpp model_runner.cpp)
   baton_gpu_test(sim/cuda_scan_test baton_model baton_reference)
   target_sources(cuda_scan_test PRIVATE operator_ranks.cpp)
