@@ -72,7 +72,7 @@ TEST(ScanStrategies, GatesOfAnyStrength) {
   constexpr int64_t kTokens = 100, kB = 2;
   for (const GateKind gate : {GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
     for (const double g : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, static_cast<double>(-INFINITY)})
-      for (const int P : {2, 3, 5, 8, 16, 17}) {
+      for (const int P : {3, 8, 17}) {
         const std::vector<int64_t> cuts = even_shards(kTokens, P);
         for (const int where : {0, 1, 2}) {
           AttentionProblem p = weak_problem(gate, kTokens);
