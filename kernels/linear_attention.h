@@ -49,6 +49,9 @@ struct AttentionShape {
 int64_t attention_span(const AttentionShape& shape, DType dtype);
 /// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
 bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
+/// Whether forward walks over long spans make their decayed queries and keys and scores themselves; on the devices
+/// there are.
+bool walks_fuse(const AttentionShape& shape);
 inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk, kLongestSpan = 64 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.

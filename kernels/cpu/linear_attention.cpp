@@ -79,13 +79,17 @@ bool walks_take(const AttentionShape& s, int64_t shared_bytes) {
   return s.gate != GateKind::kBilinear && walk(s.V, s.K) && (learned || walk(s.K, s.V));
 }
 
+bool walks_fuse(const AttentionShape& s) {
+  return s.gate == GateKind::kVector && cuda::has_warpgroups() &&
+         fused_walk_exists(static_cast<int>(s.K), static_cast<int>(s.V));
+}
+
 int64_t attention_span(const AttentionShape& shape, DType dtype) {
   if (dtype != DType::kBFloat16 || !walks_take(shape, cuda::max_shared_bytes())) return kChunk;
-  const int K = static_cast<int>(shape.K), V = static_cast<int>(shape.V);
-  const int64_t blocks = shape.B * shape.H * (V / walk_own(V));  // of the outputs' walk over one span
+  // Of the outputs' walk over one span.
+  const int64_t blocks = shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V)));
   if (blocks < 64) return kLongSpan;
-  const bool fused = shape.gate == GateKind::kVector && cuda::has_warpgroups() && fused_walk_exists(K, V);
-  const bool one_on_each = K == 256 || fused;  // multiprocessor; else two
+  const bool one_on_each = shape.K == 256 || walks_fuse(shape);  // multiprocessor; else two
   return one_on_each || blocks >= 128 ? kLongestSpan : kLongerSpan;
 }
 

@@ -4,7 +4,7 @@
 //
 // Eight makers' warps make each tile of 64 keys; they hold fewer registers than the walk's. Named barriers hand on a
 // chunk's tiles (kFull) and their place (kEmpty). Shared memory: FusedTraits::kSharedBytes, of which a Hopper has
-// enough; without its instructions the result is the same, slowly, since no registers change hands.
+// enough; without its instructions no registers change hands, so such devices are given the other walks.
 #pragma once
 
 #include "kernels/cuda/linear_attention_levels.cuh"

@@ -96,10 +96,7 @@ class Stage {
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
   /// Whether forward walks make decayed queries and keys and scores themselves; then those that gradients take are made
   /// when gradients are.
-  bool fused() const {
-    return walks() && vector() && cuda::has_warpgroups() &&
-           fused_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V));
-  }
+  bool fused() const { return walks() && walks_fuse(s_); }
   /// Whether one walk makes dv and dk.
   bool gradients_at_once() const {
     return !learned() && gradient_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V)) &&

@@ -81,19 +81,23 @@ TEST(CudaAttentionWalk, EveryLength) {
   for (GateKind gate : kGates) {
     for (int64_t T : {1, 2, 63, 64, 65, 127, 128, 129, 191, 257, 1033}) {
       SCOPED_TRACE(fmt::format("{} T {}", to_string(gate), T));
-      AttentionProblem p = problem({1, T, 3, 64, 128, gate}, 13);
-      pack(p);
-      expect_right(p);
+      for (int64_t K : {64, 128}) {
+        AttentionProblem p = problem({1, T, 3, K, 128, gate}, 13);
+        pack(p);
+        expect_right(p);
+      }
     }
   }
 }
 
 TEST(CudaAttentionWalk, EveryDecay) {
-  for (GateKind gate : {GateKind::kScalar, GateKind::kVector}) {
+  constexpr std::pair<GateKind, int64_t> kCases[] = {
+      {GateKind::kScalar, 64}, {GateKind::kVector, 64}, {GateKind::kVector, 128}};
+  for (const auto& [gate, dim] : kCases) {
     for (double decay : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, kForget}) {
       for (int64_t t : {-1, 0, 63, 64, 100, 128, 255}) {  // -1: everywhere
-        SCOPED_TRACE(fmt::format("{} {} at {}", to_string(gate), decay, t));
-        AttentionProblem p = problem({1, 300, 2, 64, 64, gate}, 14);
+        SCOPED_TRACE(fmt::format("{} {} {} at {}", to_string(gate), dim, decay, t));
+        AttentionProblem p = problem({1, 300, 2, dim, dim, gate}, 14);
         const auto per_token = static_cast<int64_t>(p.gk.size()) / 300;
         for (int64_t i = 0; i < static_cast<int64_t>(p.gk.size()); ++i) {
           if (t < 0 || i / per_token == t) p.gk[static_cast<size_t>(i)] = decay;
