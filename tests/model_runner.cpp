@@ -55,8 +55,9 @@ void load_made_up(const ModelRun& run, Range range, const Batch& batch) {
     for (int64_t t = range.first; t < range.last; ++t) {
       const int64_t i = b * range.size() + t - range.first;
       if (is_start(t)) began = t;
-      batch.tokens.as<int32_t>()[i] = made_up_token(b, t, run.config.vocab);
-      batch.targets.as<int32_t>()[i] = is_start(t + 1) ? -1 : made_up_token(b, t + 1, run.config.vocab);
+      const int64_t in_text = run.first_token + t;
+      batch.tokens.as<int32_t>()[i] = made_up_token(b, in_text, run.config.vocab);
+      batch.targets.as<int32_t>()[i] = is_start(t + 1) ? -1 : made_up_token(b, in_text + 1, run.config.vocab);
       batch.starts.as<uint8_t>()[i] = is_start(t);
       batch.positions.as<int64_t>()[i] = t - began;
     }

@@ -21,6 +21,7 @@ struct ModelRun {
   int ranks_per_node = 1;
   double early_send = 0;
   std::vector<int64_t> starts = {};  // of packed documents, in every row
+  int64_t first_token = 0;           // of the made-up text
   int64_t seed = 3;
   int64_t bucket_bytes = 0;                 // of the gradients' reduction under backward; 0: one sum after it
   std::function<Probe(Group&)> probe = {};  // of each rank, made on it before the pass

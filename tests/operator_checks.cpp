@@ -88,36 +88,27 @@ void operator_has_the_bits_of_simulated_ranks(Group& group, const Stream& stream
 
 void traffic_is_the_formula_at_any_length(Group& group) {
   const int P = group.size(), rank = group.rank();
+  const int64_t headers = 2 * 56 * ((rank > 0 ? 1 : 0) + (rank + 1 < P ? 1 : 0));  // neighbours compare shapes
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather})
-      for (const int64_t T : {3 * P, 12 * P, 48 * P}) {
-        const AttentionProblem p = test::weak_problem(gate, T);
-        const AttentionShape& s = p.shape;
-        const int64_t state = 4 * s.B * s.H * s.K * s.V;
-        const int64_t decays = gate == GateKind::kNone || gate == GateKind::kFixed ? 0
-                               : gate == GateKind::kBilinear                       ? 4 * s.B * s.H * (s.K + s.V)
-                                                                                   : 4 * s.B * s.H * s.K;
-        const auto rounds_among = [](int others) {  // that are 1, 2, 4, ... away
-          int64_t rounds = 0;
-          for (int distance = 1; distance <= others; distance *= 2) ++rounds;
-          return rounds;
-        };
-        const auto messages = [&](int others) {
-          if (strategy == ScanStrategy::kChain) return (others > 0 ? 1 : 0) * state;
-          if (strategy == ScanStrategy::kAllGather) return (P > 1 ? 1 : 0) * (state + decays);
-          return rounds_among(others) * (state + decays);
-        };
-        const int64_t before = group.traffic().received_bytes;
-        const RankResult result = test::run_rank(group, p, DType::kFloat32, test::even_shards(T, P), strategy, {});
-        const int64_t headers = 2 * 56 * ((rank > 0 ? 1 : 0) + (rank + 1 < P ? 1 : 0));  // neighbours compare shapes
-        const int64_t received = group.traffic().received_bytes - before - headers;
-        const std::string who =
-            fmt::format("rank {} of {}, {} by {}, {} tokens", rank, P, to_string(gate), to_string(strategy), T);
-        EXPECT(result.sent_bytes[0] == messages(P - 1 - rank) && result.sent_bytes[1] == messages(rank),
-               "{}: {} bytes were sent forward and {} back", who, result.sent_bytes[0], result.sent_bytes[1]);
-        EXPECT(strategy == ScanStrategy::kAllGather || received == messages(rank) + messages(P - 1 - rank),
-               "{}: {} bytes were received", who, received);
-      }
+    for (const ScanStrategy strategy : kScanStrategies)
+      for (const int R : test::node_sizes(strategy, P))
+        for (const int64_t T : {P, 4 * P, 16 * P}) {
+          const AttentionProblem p = test::weak_problem(gate, T);
+          group.set_ranks_per_node(R);
+          const int64_t before = group.traffic().received_bytes;
+          const RankResult result = test::run_rank(group, p, DType::kFloat32, test::even_shards(T, P), strategy, {});
+          const int64_t received = group.traffic().received_bytes - before - headers;
+          const test::ScanBytes forward = test::scan_bytes(p.shape, strategy, P, rank, R, false),
+                                back = test::scan_bytes(p.shape, strategy, P, rank, R, true);
+          const std::string who = fmt::format("rank {} of {}, {} a node, {} by {}, {} tokens", rank, P, R,
+                                              to_string(gate), to_string(strategy), T);
+          EXPECT(result.sent_bytes[0] == forward.sent && result.sent_bytes[1] == back.sent,
+                 "{}: {} bytes were sent forward and {} back, not {} and {}", who, result.sent_bytes[0],
+                 result.sent_bytes[1], forward.sent, back.sent);
+          EXPECT(received == forward.received + back.received, "{}: {} bytes were received, not {}", who, received,
+                 forward.received + back.received);
+        }
+  group.set_ranks_per_node(1);
 }
 
 }  // namespace baton::checks

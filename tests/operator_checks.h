@@ -10,7 +10,8 @@ namespace baton::checks {
 /// that was captured with other document starts, too.
 void operator_has_the_bits_of_simulated_ranks(Group& group, const Stream& stream);
 
-/// Every gate kind and strategy: what a rank sends and receives is the formula's, at 1, 4 and 16 times as many tokens.
+/// Every gate kind, strategy and size of nodes: what a rank sends and receives is the formula's, at 1, 4 and 16 times
+/// as many tokens.
 void traffic_is_the_formula_at_any_length(Group& group);
 
 }  // namespace baton::checks

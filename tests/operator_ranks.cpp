@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -81,6 +82,23 @@ std::vector<int64_t> even_shards(int64_t T, int P) {
   std::vector<int64_t> cuts;
   for (int r = 0; r <= P; ++r) cuts.push_back(shard_of(T, P, r).first);
   return cuts;
+}
+
+ScanBytes scan_bytes(const AttentionShape& s, ScanStrategy strategy, int P, int rank, int R, bool reversed) {
+  const bool learned = s.gate != GateKind::kNone && s.gate != GateKind::kFixed;
+  const int64_t rows = s.B * s.H, state = 4 * s.K * s.V;  // of a row
+  const int64_t carry = state + (learned ? 4 * s.K : 0) + (s.gate == GateKind::kBilinear ? 4 * s.V : 0);
+  const int behind = reversed ? P - 1 - rank : rank, ahead = P - 1 - behind;
+  const auto rounds = [](int others) { return std::bit_width(static_cast<unsigned>(others)); };  // 1, 2, 4, ... away
+  if (P == 1) return {};
+  if (strategy == ScanStrategy::kChain) return {ahead > 0 ? rows * state : 0, behind > 0 ? rows * state : 0};
+  if (strategy == ScanStrategy::kAllGather) return {rows * carry, 0};
+  if (strategy == ScanStrategy::kDoubling || R == 1)
+    return {rounds(ahead) * rows * carry, rounds(behind) * rows * carry};
+  const int64_t slice = shard_of(rows, R, rank % R).size();
+  const bool beside_the_first = behind > 0 && behind < R;  // which gets no state
+  return {(rows - slice + rounds(ahead / R) * slice) * carry + (R - 1 - (beside_the_first ? 1 : 0)) * slice * state,
+          (R - 1 + rounds(behind / R)) * slice * carry + (behind > 0 ? (rows - slice) * state : 0)};
 }
 
 std::vector<int> node_sizes(ScanStrategy strategy, int P) {

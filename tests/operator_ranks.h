@@ -31,6 +31,12 @@ std::vector<int64_t> even_shards(int64_t T, int P);
 /// Two rows of weak decays, so that a state crosses many ranks.
 AttentionProblem weak_problem(GateKind gate, int64_t T);
 
+/// Payload of one scan on one rank, by the formulas of comm/README.md, R ranks a node; none received in a collective.
+struct ScanBytes {
+  int64_t sent = 0, received = 0;
+};
+ScanBytes scan_bytes(const AttentionShape& shape, ScanStrategy strategy, int P, int rank, int R, bool reversed);
+
 /// Ranks of a node with which a strategy is tried on P ranks.
 std::vector<int> node_sizes(ScanStrategy strategy, int P);
 

@@ -181,6 +181,17 @@ TEST(ScanCost, RoundsAndBytesAreTheModels) {
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, P, layers_of(1), machine(false)),
               kAdvance + (P - 1) * 6 + (P - 2) * kCompose);
   }
+  // 32 ranks, 4 or 8 a node, 3 or 2 rounds between nodes. A rank with a row of the four gets both parts of it from the
+  // node's others, and a row of the state from each that has one; it sends 24 bytes a row of a carry, 16 of a state.
+  for (const auto& [R, received, sent] :
+       {std::array{4, 2 * 3 + 3 + 3, (3 + 3) * 24 + 3 * 16}, {8, 2 * 7 + 2 + 3, (3 + 2) * 24 + 7 * 16}}) {
+    ScanMachine nodes = machine(false);
+    nodes.ranks_per_node = R;
+    const Outcome outcome = simulate(ScanStrategy::kHierarchical, 32, 2, nodes);
+    EXPECT_EQ(outcome.most_received, received);
+    EXPECT_EQ(outcome.most_sent_bytes, sent);
+    EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 32, kLayer, R), sent);
+  }
   // The third of three ranks composes what came from the first with what came from the second.
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 2, layers_of(10), machine(true)), 10 * (kOwn + 6) + kLate);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 3, layers_of(10), machine(true)),

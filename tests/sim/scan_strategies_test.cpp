@@ -14,31 +14,38 @@ namespace {
 
 constexpr GateKind kGates[] = {GateKind::kNone, GateKind::kFixed, GateKind::kScalar, GateKind::kVector,
                                GateKind::kBilinear};
+constexpr int kRanks[] = {1, 2, 3, 5, 8, 16, 17};
 
 TEST(ScanStrategies, AgreeWithTheSerialChain) {
   for (const GateKind gate : kGates)
     for (const DType dtype : {DType::kFloat32, DType::kFloat64})
-      for (const int P : {1, 2, 3, 5, 8, 16, 17}) expect_serial(weak_problem(gate, 230), dtype, even_shards(230, P));
+      for (const int P : kRanks) expect_serial(weak_problem(gate, 230), dtype, even_shards(230, P));
 }
 
 TEST(ScanStrategies, DocumentsStartAnywhere) {
   for (const GateKind gate : kGates)
-    for (const int P : {2, 3, 5, 8, 16, 17}) {
+    for (const int P : kRanks) {
       AttentionProblem p = weak_problem(gate, 230);
       p.starts.assign(2 * 230, 0);
       const std::vector<int64_t> cuts = even_shards(230, P);
       // The first row at tokens in the midst, two of them neighbours; the second at a border and before it.
       for (const int64_t t : {60, 61, 150}) p.starts[static_cast<size_t>(t)] = 1;
-      for (const int64_t t : {cuts[1], cuts[1] - 1}) p.starts[static_cast<size_t>(230 + t)] = 1;
+      for (const int64_t t : {cuts[1] % 230, cuts[1] - 1}) p.starts[static_cast<size_t>(230 + t)] = 1;
       for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, cuts);
     }
 }
 
+/// Shards that grow from rank to rank, the first ones empty where ranks are many; and as no formula has them.
 TEST(ScanStrategies, UnevenAndEmptyShards) {
+  std::vector<std::vector<int64_t>> layouts{
+      {0, 0, 1, 2, 130, 130, 130, 131, 200}, {0, 64, 200, 200}, {0, 0, 0, 200, 200, 200}};
+  for (const int P : kRanks) {
+    std::vector<int64_t>& cuts = layouts.emplace_back();
+    for (int r = 0; r <= P; ++r) cuts.push_back(200 * r * r / (P * P));
+  }
   for (const GateKind gate : kGates) {
     AttentionProblem p = weak_problem(gate, 200);
-    for (const std::vector<int64_t>& cuts :
-         {std::vector<int64_t>{0, 0, 1, 2, 130, 130, 130, 131, 200}, {0, 64, 200, 200}, {0, 0, 0, 200, 200, 200}}) {
+    for (const std::vector<int64_t>& cuts : layouts) {
       p.starts.clear();
       for (const DType dtype : {DType::kFloat32, DType::kFloat64}) expect_serial(p, dtype, cuts);
       p.starts.assign(2 * 200, 0);
@@ -64,50 +71,62 @@ TEST(ScanStrategies, StrongAndInfiniteGates) {
 TEST(ScanStrategies, LengthsAroundAChunkAndUnderTheRankCount) {
   for (const GateKind gate : kGates)
     for (const int64_t T : {int64_t{1}, int64_t{2}, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 1, int64_t{13}})
-      for (const int P : {2, 3, 5, 8, 16, 17}) expect_serial(weak_problem(gate, T), DType::kFloat32, even_shards(T, P));
+      for (const int P : kRanks) expect_serial(weak_problem(gate, T), DType::kFloat32, even_shards(T, P));
 }
 
-/// Everywhere, in one channel, or at both sides of every border.
+enum class Place { kEverywhere, kOneChannel, kBorders };
+
+/// Gates of g everywhere, in one channel (of fixed decays: head), or at both sides of every border; nowhere else.
+AttentionProblem with_gates(AttentionProblem p, double g, Place place, const std::vector<int64_t>& cuts) {
+  const bool fixed = p.shape.gate == GateKind::kFixed;
+  for (auto* gates : {&p.gk, &p.gv}) {
+    const auto row = static_cast<int64_t>(gates->size()) / (fixed ? 1 : p.shape.B * p.shape.T);
+    for (int64_t i = 0; i < static_cast<int64_t>(gates->size()); ++i) {
+      const int64_t t = i / row % p.shape.T;
+      const bool at_border = std::ranges::any_of(cuts, [&](int64_t cut) { return t == cut || t == cut - 1; });
+      if (place == Place::kEverywhere || (place == Place::kOneChannel ? i % row == 0 : at_border))
+        (*gates)[static_cast<size_t>(i)] = g;
+    }
+  }
+  return p;
+}
+
 TEST(ScanStrategies, GatesOfAnyStrength) {
-  constexpr int64_t kTokens = 100, kB = 2;
-  for (const GateKind gate : {GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
+  constexpr int64_t kTokens = 100;
+  for (const GateKind gate : {GateKind::kFixed, GateKind::kScalar, GateKind::kVector, GateKind::kBilinear})
     for (const double g : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, static_cast<double>(-INFINITY)})
-      for (const int P : {3, 8, 17}) {
-        const std::vector<int64_t> cuts = even_shards(kTokens, P);
-        for (const int where : {0, 1, 2}) {
-          AttentionProblem p = weak_problem(gate, kTokens);
-          for (auto* gates : {&p.gk, &p.gv}) {
-            const int64_t row = static_cast<int64_t>(gates->size()) / (kB * kTokens);
-            for (int64_t i = 0; i < kB * kTokens * row; ++i) {
-              const int64_t t = i / row % kTokens;
-              const bool at_border = std::ranges::any_of(cuts, [&](int64_t cut) { return t == cut || t == cut - 1; });
-              if (where == 0 || (where == 1 && i % row == 0) || (where == 2 && at_border))
-                (*gates)[static_cast<size_t>(i)] = g;
-            }
-          }
-          SCOPED_TRACE(fmt::format("gates of {}, kind of place {}", g, where));
-          expect_serial(p, DType::kFloat32, cuts);
+      for (const int P : kRanks)
+        for (const Place place : {Place::kEverywhere, Place::kOneChannel, Place::kBorders}) {
+          if (gate == GateKind::kFixed && place == Place::kBorders) continue;
+          const std::vector<int64_t> cuts = even_shards(kTokens, P);
+          SCOPED_TRACE(fmt::format("gates of {}, kind of place {}", g, static_cast<int>(place)));
+          expect_serial(with_gates(weak_problem(gate, kTokens), g, place, cuts), DType::kFloat32, cuts);
         }
-      }
 }
 
 TEST(ScanStrategies, ADocumentStartStopsEverythingBeforeIt) {
+  constexpr int64_t kTokens = 80, kStart = 35;
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : kScanStrategies) {
-      AttentionProblem p = weak_problem(gate, 80);
-      p.starts.assign(2 * 80, 0);
-      const std::vector<int64_t> cuts = even_shards(80, 8);
-      for (int64_t b = 0; b < 2; ++b) p.starts[static_cast<size_t>(b * 80 + 35)] = 1;
-      const int R = strategy == ScanStrategy::kHierarchical ? 2 : 1;
-      const auto before = run_on_ranks(p, DType::kFloat32, cuts, strategy, 0, R);
-      for (double& x : p.h0) x *= 1e20;
-      for (double& x : p.dht) x *= 1e20;
-      const auto after = run_on_ranks(p, DType::kFloat32, cuts, strategy, 0, R);
-      for (size_t rank = 4; rank < 8; ++rank)
-        EXPECT_EQ(before[rank].tensors.at("ht"), after[rank].tensors.at("ht")) << to_string(gate) << " rank " << rank;
-      for (size_t rank = 0; rank < 3; ++rank)
-        EXPECT_EQ(before[rank].tensors.at("dh0"), after[rank].tensors.at("dh0")) << to_string(gate) << " rank " << rank;
-    }
+    for (const ScanStrategy strategy : kScanStrategies)
+      for (const int P : kRanks)
+        for (const int R : node_sizes(strategy, P)) {
+          AttentionProblem p = weak_problem(gate, kTokens);
+          p.starts.assign(2 * kTokens, 0);
+          p.starts[kStart] = p.starts[kTokens + kStart] = 1;
+          const std::vector<int64_t> cuts = even_shards(kTokens, P);
+          const auto run = [&] { return run_on_ranks(p, DType::kFloat32, cuts, strategy, 0, R); };
+          const auto before = run();
+          for (double& x : p.h0) x *= 1e20;
+          for (double& x : p.dht) x *= 1e20;
+          const auto after = run();
+          for (size_t rank = 0; rank < before.size(); ++rank)
+            for (const char* state : {"ht", "dh0"}) {
+              const bool kept = state == std::string("ht") ? kStart < cuts[rank + 1] : kStart >= cuts[rank];
+              EXPECT_EQ(before[rank].tensors.at(state) == after[rank].tensors.at(state), kept)
+                  << to_string(gate) << " by " << to_string(strategy) << " rank " << rank << " of " << P << " "
+                  << state;
+            }
+        }
 }
 
 TEST(ScanStrategies, AStartInEveryRowOfAShard) {
@@ -187,64 +206,21 @@ TEST(ScanStrategies, HierarchicalHasTheBitsOfAllGatherInOneNodeAndOfDoublingInNo
     }
 }
 
-/// Rows of carries: 4. Others' slices of the carry, the own in doubling, a slice of a state to all but the first rank.
-TEST(ScanStrategies, BytesByNodesAreTheFormula) {
-  for (const GateKind gate : kGates)
-    for (const auto& [P, R, T] : {std::array{4, 2, 64},
-                                  {6, 2, 64},
-                                  {6, 3, 64},
-                                  {8, 8, 64},
-                                  {16, 4, 64},
-                                  {16, 8, 64},
-                                  {17, 17, 64},
-                                  {8, 4, 256},
-                                  {8, 4, 1024}}) {
-      const AttentionProblem p = weak_problem(gate, T);
-      const AttentionShape& s = p.shape;
-      const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(T, P), ScanStrategy::kHierarchical, 0, R);
-      const int64_t rows = s.B * s.H, state = 4 * s.K * s.V;
-      const int64_t carry = state + (gate == GateKind::kNone || gate == GateKind::kFixed ? 0
-                                     : gate == GateKind::kBilinear                       ? 4 * (s.K + s.V)
-                                                                                         : 4 * s.K);
-      for (int rank = 0; rank < P; ++rank)
-        for (const bool reversed : {false, true}) {
-          const int node = rank / R, nodes_ahead = reversed ? node : P / R - 1 - node, first = reversed ? P - 1 : 0;
-          const int64_t slice = shard_of(rows, R, rank % R).size();
-          int64_t rounds = 0;
-          for (int distance = 1; distance <= nodes_ahead; distance *= 2) ++rounds;
-          const int64_t receivers = R - 1 - (node == first / R && rank != first ? 1 : 0);
-          EXPECT_EQ(ranks[static_cast<size_t>(rank)].sent_bytes[reversed ? 1 : 0],
-                    (rows - slice) * carry + rounds * slice * carry + receivers * slice * state)
-              << to_string(gate) << " rank " << rank << " of " << P << ", " << R << " a node";
-        }
-    }
-}
-
 TEST(ScanStrategies, BytesAreTheFormulaAtAnyLength) {
   for (const GateKind gate : kGates)
-    for (const ScanStrategy strategy : {ScanStrategy::kChain, ScanStrategy::kDoubling, ScanStrategy::kAllGather})
-      for (const int P : {1, 2, 3, 5, 8, 16, 17})
-        for (const int64_t T : {64, 256, 1024}) {
-          const AttentionProblem p = weak_problem(gate, T);
-          const AttentionShape& s = p.shape;
-          const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(T, P), strategy);
-          const int64_t state = 4 * s.B * s.H * s.K * s.V;
-          const int64_t decays = gate == GateKind::kNone || gate == GateKind::kFixed ? 0
-                                 : gate == GateKind::kBilinear                       ? 4 * s.B * s.H * (s.K + s.V)
-                                                                                     : 4 * s.B * s.H * s.K;
-          for (int rank = 0; rank < P; ++rank)
-            for (const bool reversed : {false, true}) {
-              const int following = reversed ? rank : P - 1 - rank;
-              int64_t rounds = 0;
-              for (int distance = 1; distance <= following; distance *= 2) ++rounds;
-              const int64_t expected = strategy == ScanStrategy::kChain      ? (following > 0 ? state : 0)
-                                       : strategy == ScanStrategy::kDoubling ? rounds * (state + decays)
-                                       : P > 1                               ? state + decays
-                                                                             : 0;
-              EXPECT_EQ(ranks[static_cast<size_t>(rank)].sent_bytes[reversed ? 1 : 0], expected)
-                  << to_string(gate) << " " << to_string(strategy) << " rank " << rank << " of " << P << ", T " << T;
-            }
-        }
+    for (const ScanStrategy strategy : kScanStrategies)
+      for (const int P : kRanks)
+        for (const int R : node_sizes(strategy, P))
+          for (const int64_t T : {16, 64, 256}) {
+            const AttentionProblem p = weak_problem(gate, T);
+            const auto ranks = run_on_ranks(p, DType::kFloat32, even_shards(T, P), strategy, 0, R);
+            for (int rank = 0; rank < P; ++rank)
+              for (const bool reversed : {false, true})
+                EXPECT_EQ(ranks[static_cast<size_t>(rank)].sent_bytes[reversed ? 1 : 0],
+                          scan_bytes(p.shape, strategy, P, rank, R, reversed).sent)
+                    << to_string(gate) << " " << to_string(strategy) << " rank " << rank << " of " << P << ", " << R
+                    << " a node, T " << T;
+          }
 }
 
 }  // namespace
