@@ -7,32 +7,36 @@ namespace {
 
 double times(int64_t count, double seconds) { return static_cast<double>(count) * seconds; }
 
-/// Compositions of the rank that does most of them in a scan by doubling: of what comes in with what it knows, but for
-/// the first message; and of that with its own carry, for every message that it sends but the first.
-int64_t most_compositions(int64_t num_ranks) {
-  int64_t most = 0;
+/// Doubling's messages and compositions, of the rank that takes longest. It composes what comes in with what it knows,
+/// but for the first message, and that with its own carry, for every message that it sends but the first.
+double rounds_seconds(int64_t num_ranks, double compose, double both_ways, double one_way) {
+  double most = 0;
   for (int64_t behind = 0; behind < num_ranks; ++behind) {
-    int64_t count = 0;
-    for (int64_t distance = 2; distance < num_ranks; distance *= 2)
-      count += (distance <= behind) + (distance / 2 <= behind && distance < num_ranks - behind);
-    most = std::max(most, count);
+    double seconds = 0;
+    for (int64_t distance = 1; distance < num_ranks; distance *= 2) {
+      const bool receives = distance <= behind, sends = distance < num_ranks - behind;
+      if (receives) seconds += sends ? both_ways : one_way;
+      if (distance > 1) seconds += times(receives + (sends && distance / 2 <= behind), compose);
+    }
+    most = std::max(most, seconds);
   }
   return most;
 }
 
-/// The same by nodes of R > 1 ranks, of slices: prefixes in the node, doubling's, and of each prefix with what enters.
-int64_t most_in_node(int64_t num_nodes, int64_t R) {
+/// Compositions of slices in a node of R > 1 ranks beside those of doubling: prefixes, and of each with what enters.
+int64_t compositions_in_node(int64_t num_nodes, int64_t R) {
   if (num_nodes == 1) return R - 2;
-  return 2 * R - 3 + (num_nodes > 2 ? 1 : 0) + most_compositions(num_nodes);
+  return 2 * R - 3 + (num_nodes > 2 ? 1 : 0);
 }
 
-/// Seconds of a layer's compositions: of two carries, and of a shard's spans.
+/// Seconds of a layer's compositions: of two carries, and of a shard's spans; and of the copy of a state.
 struct Composing {
-  double compose, advance, own;
+  double compose, advance, own, copy;
   Composing(const ScanLayer& layer, const Link& memory)
       : compose(memory.seconds(3 * layer.carry_bytes)),
         advance(memory.seconds(2 * layer.spans * layer.state_bytes)),
-        own(memory.seconds((layer.spans + 1) * layer.state_bytes)) {}
+        own(memory.seconds((layer.spans + 1) * layer.state_bytes)),
+        copy(memory.seconds(2 * layer.state_bytes)) {}
 };
 
 }  // namespace
@@ -59,37 +63,44 @@ double exposed_in_pass(ScanStrategy strategy, int64_t num_ranks, const std::vect
   const int64_t R = node_size(num_ranks, machine.ranks_per_node), num_nodes = num_ranks / R;
   if (strategy == ScanStrategy::kHierarchical && R == 1) strategy = ScanStrategy::kDoubling;
   const int64_t crossings = (num_ranks - 1) / machine.ranks_per_node, hops = num_ranks - 1 - crossings;
-  const int64_t rounds = StateScan::doubling_rounds(static_cast<int>(num_ranks));
-  const int64_t compositions = most_compositions(num_ranks);
-  const int64_t node_rounds = StateScan::doubling_rounds(static_cast<int>(num_nodes));
   // Messages that a rank of a chain waits for in a layer: where sends wait, one between two others for both.
   const int64_t waits = machine.sends_wait ? std::min<int64_t>(num_ranks - 1, 2) : 1;
+  // A node that is all ranks hands nothing back to its first: of two, one to the other.
+  const double handed_back = num_ranks == 2 ? 1 : machine.both_ways;
   double once = 0, every_layer = 0;
   for (const ScanLayer& layer : layers) {
     const Composing c(layer, machine.compose);
-    const bool chain = strategy == ScanStrategy::kChain;
-    const double message = machine.slowest(num_ranks).seconds(chain ? layer.state_bytes : layer.carry_bytes);
+    const Link& slowest = machine.slowest(num_ranks);
+    const double waited = times(waits, slowest.seconds(layer.state_bytes, machine.early));
     const int64_t slice_carry = layer.slice(layer.carry_bytes, R), slice_state = layer.slice(layer.state_bytes, R);
-    if (!chain) once = std::max(once, c.advance - c.own);  // the first rank's carry is what leaves it
+    // The first rank's carry is a copy of what leaves it.
+    if (strategy != ScanStrategy::kChain) once = std::max(once, c.advance + c.copy - c.own);
     switch (strategy) {
       case ScanStrategy::kChain:
-        every_layer += times(waits, message);
+        every_layer += waited;
         once = std::max(once, times(hops, machine.inside.seconds(layer.state_bytes) + c.advance) +
-                                  times(crossings, machine.between.seconds(layer.state_bytes) + c.advance) -
-                                  times(waits, message));
+                                  times(crossings, machine.between.seconds(layer.state_bytes) + c.advance) - waited);
         break;
       case ScanStrategy::kDoubling:
-        every_layer += c.own + times(compositions, c.compose) + times(rounds, message);
+        every_layer += c.own + c.copy +
+                       rounds_seconds(num_ranks, c.compose, slowest.seconds(layer.carry_bytes, machine.both_ways),
+                                      slowest.seconds(layer.carry_bytes, machine.early));
         break;
       case ScanStrategy::kAllGather:
-        every_layer += c.own + times(num_ranks - 1, message) + times(num_ranks - 2, c.compose);
+        every_layer +=
+            c.own + times(num_ranks - 1, slowest.seconds(layer.carry_bytes)) + times(num_ranks - 2, c.compose) + c.copy;
         break;
-      case ScanStrategy::kHierarchical:
-        every_layer += c.own + machine.inside.seconds((R - 1) * slice_carry) +
-                       machine.inside.seconds((R - 1) * slice_state) +
-                       times(most_in_node(num_nodes, R), machine.compose.seconds(3 * slice_carry)) +
-                       times(node_rounds, machine.between.seconds(slice_carry));
+      case ScanStrategy::kHierarchical: {
+        const double compose = machine.compose.seconds(3 * slice_carry);
+        every_layer += c.own + machine.compose.seconds(2 * slice_carry) +
+                       machine.inside.seconds((R - 1) * slice_carry, machine.both_ways) +
+                       times(compositions_in_node(num_nodes, R), compose) +
+                       rounds_seconds(num_nodes, compose, machine.between.seconds(slice_carry, machine.both_ways),
+                                      machine.between.seconds(slice_carry, machine.early)) +
+                       machine.compose.seconds(2 * slice_state) +
+                       machine.inside.seconds((R - 1) * slice_state, handed_back);
         break;
+      }
     }
   }
   return once + every_layer;

@@ -11,7 +11,9 @@ namespace baton {
 /// n bytes take latency_s + n / bandwidth seconds: of a message, or of memory that a composition reads and writes.
 struct Link {
   double latency_s = 0, bandwidth = 0;
-  double seconds(int64_t bytes) const { return latency_s + static_cast<double>(bytes) / bandwidth; }
+  double seconds(int64_t bytes, double times = 1) const {
+    return latency_s + times * static_cast<double>(bytes) / bandwidth;
+  }
 };
 
 /// What ranks and their links do in a second.
@@ -21,6 +23,9 @@ struct ScanMachine {
   Link compose;
   /// A rank waits until what it sends is taken (MPI on the host); otherwise sends run beside its work (NCCL).
   bool sends_wait = false;
+  /// As so many times its bytes counts a message that was sent before it is waited for (where sends wait, none is), and
+  /// one that meets another of its size.
+  double early = 1, both_ways = 1;
   const Link& slowest(int64_t num_ranks) const { return num_ranks > ranks_per_node ? between : inside; }
 };
 

@@ -72,7 +72,7 @@ class SharedProblem : public BenchProblem {
   }
   void advance() const { advance_forward(in_, chunks_, h0_, ht_, stream_); }
   void own() const { carry_of(Direction::kForward).own(carries_[0]); }
-  void message(Group& group) const { ping_pong(group, ht_, h0_, stream_); }
+  void message(Group& group) const { send_between(group, 0, Messages::kThereAndBack, ht_, h0_, stream_); }
 
   ScanLayer scan_layer() const {
     return {h0_.bytes(), carries_[0].bytes(), in_.shape.num_spans(), in_.shape.B * in_.shape.H};
@@ -215,6 +215,8 @@ class CommCase {
     lines("whole", 0, by(*scans_[0], true));
     json_["plan"] = {{"latency", 1e6 * machine.between.latency_s},
                      {"bandwidth", 1e-9 * machine.between.bandwidth},
+                     {"early", machine.early},
+                     {"both_ways", machine.both_ways},
                      {"compose_latency", 1e6 * machine.compose.latency_s},
                      {"compose_bandwidth", 1e-9 * machine.compose.bandwidth}};
     say(fmt::format("  baton plan {}\n", plan_keys(machine)));

@@ -26,16 +26,16 @@ StepScans StepScans::of(const Config& config, const Topology& topology) {
   return s;
 }
 
-void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& stream) {
-  for (const int step : {1, -1}) {
-    std::vector<Transfer> transfers;
-    const auto add = [&](Transfer::Kind kind, const Tensor& x, int peer) {
-      if (peer >= 0 && peer < group.size()) transfers.push_back({kind, x, peer});
-    };
-    add(Transfer::Kind::kSend, out, group.rank() + step);
-    add(Transfer::Kind::kRecv, in, group.rank() - step);
-    if (!transfers.empty()) group.exchange(transfers, stream)->wait();
-  }
+void send_between(Group& group, int first, Messages messages, const Tensor& out, const Tensor& in,
+                  const Stream& stream) {
+  const int rank = group.rank();
+  const bool lower = (rank - first) % 2 == 0;
+  const int peer = lower ? rank + 1 : rank - 1;
+  if (rank < first || peer >= group.size()) return;
+  const Transfer send{Transfer::Kind::kSend, out, peer}, recv{Transfer::Kind::kRecv, in, peer};
+  if (messages == Messages::kBothWays) return group.exchange({send, recv}, stream)->wait();
+  group.exchange({lower ? send : recv}, stream)->wait();
+  if (messages == Messages::kThereAndBack) group.exchange({lower ? recv : send}, stream)->wait();
 }
 
 ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType number) {
@@ -51,16 +51,20 @@ ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType 
   };
   // A call of one number shows the latency; what a shard's spans hold shows what memory gives.
   const int64_t numel = carry_numel(shape), bytes = numel * size_of(number);
-  AttentionShape least = shape, spans = shape;
-  least.B = least.H = least.K = least.V = 1;
+  AttentionShape one = shape, spans = shape;
+  one.B = one.H = one.K = one.V = 1;
   spans.B *= std::clamp<int64_t>(kMostBytes / bytes, 1, shape.num_spans());
   const OwnedTensor out({carry_numel(spans)}, number, stream.device), in({carry_numel(spans)}, number, stream.device),
       tokens({ranks.sp->size() * spans.B}, DType::kInt64, stream.device),
       decays({spans.B * shape.H * shape.K}, number, stream.device);
   for (const Tensor& x : {out.tensor, in.tensor, tokens.tensor}) set_zero(x, stream);
-  const auto hop_seconds = [&](int64_t n) {
+  const auto message_seconds = [&](Messages messages, int64_t n) {
     const Tensor from = out.tensor.rows(0, n), to = in.tensor.rows(0, n);
-    return seconds_of([&] { ping_pong(*ranks.sp, from, to, stream); }) / 2;
+    double most = 0;
+    for (const int first : {0, 1})
+      if (first + 1 < ranks.sp->size())
+        most = std::max(most, seconds_of([&] { send_between(*ranks.sp, first, messages, from, to, stream); }));
+    return messages == Messages::kThereAndBack ? most / 2 : most;
   };
   const auto compose_seconds = [&](const AttentionShape& s) {
     const int64_t P = ranks.sp->size();
@@ -79,20 +83,28 @@ ScanMachine measure_scan(const Ranks& ranks, const AttentionShape& shape, DType 
     return Link{least_s, static_cast<double>(most_bytes) / std::max(most_s - least_s, 1e-9)};
   };
   ScanMachine machine;
-  const double least_hop = hop_seconds(1), hop = hop_seconds(numel);
-  machine.inside = machine.between = link(least_hop, hop, bytes);  // the slowest is meant
-  machine.ranks_per_node = ranks.sp->ranks_per_node();
-  const double least_composition = compose_seconds(least), composition = compose_seconds(spans);
-  machine.compose = link(least_composition, composition, 3 * out.tensor.bytes());
+  const double least = message_seconds(Messages::kThereAndBack, 1),
+               there = message_seconds(Messages::kThereAndBack, numel);
+  machine.inside = machine.between = link(least, there, bytes);  // the slowest is meant
+  const auto times_its_bytes = [&](double seconds) { return (seconds - least) / std::max(there - least, 1e-9); };
+  machine.both_ways = std::max(1.0, times_its_bytes(message_seconds(Messages::kBothWays, numel)));
   machine.sends_wait = stream.device.type == DeviceType::kCpu;
+  if (!machine.sends_wait) {  // of several one after another the first alone is not early
+    const double in_a_row = kCalls * message_seconds(Messages::kOneWay, numel);
+    machine.early = std::clamp(times_its_bytes((in_a_row - there) / (kCalls - 1)), 0.0, 1.0);
+  }
+  machine.ranks_per_node = ranks.sp->ranks_per_node();
+  const double least_composition = compose_seconds(one), composition = compose_seconds(spans);
+  machine.compose = link(least_composition, composition, 3 * out.tensor.bytes());
   return machine;
 }
 
 std::string plan_keys(const ScanMachine& machine) {
   return fmt::format(
-      "--plan.latency {:.3g} --plan.bandwidth {:.3g} --plan.compose_latency {:.3g} --plan.compose_bandwidth {:.3g}",
-      1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth, 1e6 * machine.compose.latency_s,
-      1e-9 * machine.compose.bandwidth);
+      "--plan.latency {:.3g} --plan.bandwidth {:.3g} --plan.early {:.2f} --plan.both_ways {:.2f} "
+      "--plan.compose_latency {:.3g} --plan.compose_bandwidth {:.3g}",
+      1e6 * machine.between.latency_s, 1e-9 * machine.between.bandwidth, machine.early, machine.both_ways,
+      1e6 * machine.compose.latency_s, 1e-9 * machine.compose.bandwidth);
 }
 
 void require_measured(const char* key, double value, const char* by) {
@@ -111,6 +123,8 @@ ScanMachine planned_machine(const Config& config) {
   machine.ranks_per_node = p.ranks_per_node;
   machine.compose = {p.compose_latency * kMicro, p.compose_bandwidth * kGiga};
   machine.sends_wait = !config.may_use_gpu();
+  machine.early = machine.sends_wait ? 1 : p.early;
+  machine.both_ways = p.both_ways;
   return machine;
 }
 

@@ -20,9 +20,11 @@ struct StepScans {
   }
 };
 
-/// There and back again: every rank hands `out` to the next and takes `in` from the one before, then the other way, as
-/// soon as that is there.
-void ping_pong(Group& group, const Tensor& out, const Tensor& in, const Stream& stream);
+/// Messages between the neighbours of every second pair, from [first, first + 1] on: one to the upper rank and one back
+/// as soon as that is there; one to the upper rank; or two that meet.
+enum class Messages { kThereAndBack, kOneWay, kBothWays };
+void send_between(Group& group, int first, Messages messages, const Tensor& out, const Tensor& in,
+                  const Stream& stream);
 
 /// Collective over the world, the same on all ranks: the slowest of all neighbours in sp groups, with messages of one
 /// number and of the carry of `shape`, and the slowest composition of one number and of as many carries as its spans.

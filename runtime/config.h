@@ -66,6 +66,7 @@ struct PlanConfig {
   int64_t ranks_per_node = 8;
   double step_s = 0;
   double latency = 0, bandwidth = 0, node_latency = 0, node_bandwidth = 0;  // us, GB/s
+  double early = 1, both_ways = 1;                                          // bytes count so often
   double compose_latency = 0, compose_bandwidth = 0;
   double sum_bandwidth = 0, sum_exposed = 0;  // GB/s; a share
 };

@@ -133,6 +133,8 @@ void check_plan(const PlanConfig& p) {
   check_real("plan.bandwidth", p.bandwidth, 0, kMaxReal);
   check_real("plan.node_latency", p.node_latency, 0, kMaxReal);
   check_real("plan.node_bandwidth", p.node_bandwidth, 0, kMaxReal);
+  check_real("plan.early", p.early, 0, 1);
+  check_real("plan.both_ways", p.both_ways, 1, kMaxReal);
   check_real("plan.compose_latency", p.compose_latency, 0, kMaxReal);
   check_real("plan.compose_bandwidth", p.compose_bandwidth, 0, kMaxReal);
   check_real("plan.sum_bandwidth", p.sum_bandwidth, 0, kMaxReal);

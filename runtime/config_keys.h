@@ -90,6 +90,8 @@ void for_each_key(C& c, F&& f) {
   f("plan.node_latency", c.plan.node_latency, "plan.latency inside a node");
   f("plan.node_bandwidth", c.plan.node_bandwidth,
     "plan.bandwidth inside a node; 0: latency and bandwidth as between nodes");
+  f("plan.early", c.plan.early, "as so many times its bytes counts a message sent before it is waited for, on GPUs");
+  f("plan.both_ways", c.plan.both_ways, "as so many times its bytes counts a message that meets another");
   f("plan.compose_latency", c.plan.compose_latency, "microseconds of a composition of carries, beside its bytes");
   f("plan.compose_bandwidth", c.plan.compose_bandwidth, "GB/s that compositions of carries read and write");
   f("plan.sum_bandwidth", c.plan.sum_bandwidth,

@@ -66,7 +66,8 @@ class BadInput(driver.Test):
                 ("model.layers", 0, "1"), ("model.family", "gpt", "gla"), ("train.window", 200, "data.seq_len = 96"),
                 ("dump.what", "foo", "state"), ("parallel.scan", "ring", "chain"),
                 ("plan.ranks", "8,x", "8,64"), ("plan.ranks", "8,,64", "integers"), ("plan.ranks_per_node", 0, "between 1"),
-                ("plan.bandwidth", -1, "least 0"), ("eval.by_position", "yes", "true")):
+                ("plan.bandwidth", -1, "least 0"), ("plan.early", 1.5, "between 0 and 1"),
+                ("plan.both_ways", 0.5, "least 1"), ("eval.by_position", "yes", "true")):
             self.refuse_keys({key: value}, f"{key} = {value}", *words)
 
     def test_shapes_and_ranks(self):

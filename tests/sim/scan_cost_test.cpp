@@ -8,6 +8,7 @@
 
 #include "runtime/memory.h"
 #include "tests/run_ranks.h"
+#include "tests/timed_group.h"
 
 namespace baton {
 namespace {
@@ -16,77 +17,12 @@ const Stream kHost{};
 constexpr int64_t kStateNumel = 16, kCarryNumel = 24, kRows = 4;
 constexpr ScanLayer kLayer{4 * kStateNumel, 4 * kCarryNumel, 2, kRows};
 
-/// A message of n bytes takes 3 + n / 32 seconds; own 4, advance 5, a composition 5.5.
+/// A message of n bytes takes 3 + n / 32 seconds; own 4, advance 5, a composition 5.5, the copy of a state 3.
 constexpr Link kMemory{1, 64};
 ScanMachine machine(bool sends_wait) { return {{3, 32}, {3, 32}, 1, kMemory, sends_wait}; }
-constexpr double kOwn = 4, kAdvance = 5, kCompose = 5.5;
-/// The first rank advances before it sends, where others send their own carry.
-constexpr double kLate = kAdvance - kOwn;
-
-/// Messages carry the time at which they were posted. A message is there link.seconds(bytes) after both ends have
-/// posted it; its sender waits for that or not.
-class TimedGroup : public Group {
- public:
-  /// `answers`: the same ranks again, on which receivers tell senders that wait when they were ready.
-  TimedGroup(Group& ranks, Group& answers, const Link& link, bool sends_wait)
-      : ranks_(ranks), answers_(answers), link_(link), sends_wait_(sends_wait) {}
-
-  double now = 0;
-  int64_t num_received = 0;
-  void reset() {
-    now = 0, num_received = 0;
-    traffic_ = {};
-  }
-
-  int rank() const override { return ranks_.rank(); }
-  int size() const override { return ranks_.size(); }
-
-  PendingPtr send(const Tensor& x, int to, const Stream& stream) override {
-    traffic_.sent_bytes += x.bytes();
-    auto message = std::make_unique<Message>(*this, x, sends_wait_);
-    ranks_.send(x, to, stream)->wait();  // in-process sends are done at once
-    ranks_.send(message->clock(message->mine), to, stream)->wait();
-    if (sends_wait_) message->parts.push_back(answers_.recv(message->clock(message->theirs), to, stream));
-    return message;
-  }
-  PendingPtr recv(const Tensor& x, int from, const Stream& stream) override {
-    traffic_.received_bytes += x.bytes(), ++num_received;
-    auto message = std::make_unique<Message>(*this, x, true);
-    if (sends_wait_) answers_.send(message->clock(message->mine), from, stream)->wait();
-    message->parts.push_back(ranks_.recv(x, from, stream));
-    message->parts.push_back(ranks_.recv(message->clock(message->theirs), from, stream));
-    return message;
-  }
-  void all_gather(const Tensor& x, const Tensor& out, const Stream& stream) override {
-    traffic_.collective_bytes += x.bytes();
-    ranks_.all_gather(x, out, stream);
-    now = baton::all_reduce(ranks_, now, ReduceOp::kMax) + (size() - 1) * link_.seconds(x.bytes());
-  }
-  void all_reduce(const Tensor&, ReduceOp, const Stream&) override { FAIL() << "a scan reduces nothing"; }
-  void broadcast(const Tensor&, int, const Stream&) override { FAIL() << "a scan broadcasts nothing"; }
-  void barrier() override { ranks_.barrier(); }
-
- private:
-  struct Message : Pending {
-    Message(TimedGroup& group, const Tensor& x, bool takes_time)
-        : group(group), bytes(x.bytes()), takes_time(takes_time), mine(group.now), theirs(group.now) {}
-    static Tensor clock(double& time) { return {&time, Shape{1}, DType::kFloat64, {}}; }
-    bool done() override { return false; }
-    void wait() override {
-      for (const PendingPtr& part : parts) part->wait();
-      if (takes_time) group.now = std::max(group.now, std::max(mine, theirs) + group.link_.seconds(bytes));
-    }
-    TimedGroup& group;
-    int64_t bytes;
-    bool takes_time;
-    double mine, theirs;  // when the two ends posted it
-    std::vector<PendingPtr> parts;
-  };
-
-  Group &ranks_, &answers_;
-  Link link_;
-  bool sends_wait_;
-};
+constexpr double kOwn = 4, kAdvance = 5, kCompose = 5.5, kCopy = 3;
+/// The first rank advances and copies what leaves it before it sends, where others send their own carry.
+constexpr double kLate = kAdvance + kCopy - kOwn;
 
 struct Outcome {
   double exposed = 0;
@@ -100,8 +36,12 @@ Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m)
   Outcome outcome;
   const auto answers = make_local_groups(P);
   run_ranks(P, [&](Group& ranks) {
-    TimedGroup group(ranks, *answers[static_cast<size_t>(ranks.rank())], m.inside, m.sends_wait);
-    group.set_ranks_per_node(static_cast<int>(m.ranks_per_node));
+    TimedGroup group(ranks, *answers[static_cast<size_t>(ranks.rank())], m);
+    // Copies are made without being asked for: a clock has them before what follows them.
+    const bool by_nodes = strategy == ScanStrategy::kHierarchical && m.ranks_per_node > 1;
+    const double to_places = by_nodes ? kMemory.seconds(2 * kLayer.slice(kLayer.carry_bytes, m.ranks_per_node)) : 0;
+    const double to_entering =
+        by_nodes ? kMemory.seconds(2 * kLayer.slice(kLayer.state_bytes, m.ranks_per_node)) : kCopy;
     const OwnedTensor scratch({StateScan::scratch_numel(strategy, group, kCarryNumel, kRows)}, DType::kFloat32);
     const OwnedTensor entering({kStateNumel}, DType::kFloat32), leaving({kStateNumel}, DType::kFloat32);
     StateScan scan(group, strategy, scratch);
@@ -110,8 +50,12 @@ Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m)
       shard.numel = kCarryNumel;
       shard.rows = kRows;
       shard.widths = {kStateNumel / kRows, (kCarryNumel - kStateNumel) / kRows, 0};
-      shard.advance = [&](const Tensor&, const Tensor&) { group.now += kAdvance; };
-      shard.own = [&](const Tensor&) { group.now += kOwn; };
+      const bool is_first = group.rank() == (direction == Direction::kForward ? 0 : P - 1);
+      shard.advance = [&, is_first](const Tensor&, const Tensor&) {
+        group.now += kAdvance;
+        if (strategy != ScanStrategy::kChain) group.now += is_first ? kCopy + to_places : to_entering;
+      };
+      shard.own = [&](const Tensor&) { group.now += kOwn + to_places; };
       shard.compose = [&](const Stretch& first, const Stretch&, const Tensor&) {
         group.now += kMemory.seconds(3 * kLayer.slice(kLayer.carry_bytes, kRows) *
                                      (first.rows.size() > 0 ? first.rows.size() : kRows));
@@ -135,33 +79,38 @@ Outcome simulate(ScanStrategy strategy, int P, int layers, const ScanMachine& m)
 
 std::vector<ScanLayer> layers_of(int64_t num) { return std::vector<ScanLayer>(static_cast<size_t>(num), kLayer); }
 
-TEST(ScanCost, IsWhatTheStrategiesExpose) {
+/// machine(sends_wait), on which a message both ways costs more, and one that was sent before it is awaited less.
+ScanMachine uneven_machine(bool sends_wait) {
+  ScanMachine m = machine(sends_wait);
+  m.early = sends_wait ? 1 : 0.5, m.both_ways = 1.75;
+  return m;
+}
+
+void expect_model(ScanStrategy strategy, int P, const ScanMachine& m, double tolerance) {
   constexpr int kLayers = 40;
+  SCOPED_TRACE(fmt::format("{} on {} ranks, {} a node, sends wait: {}, early {}, both ways {}", to_string(strategy), P,
+                           m.ranks_per_node, m.sends_wait, m.early, m.both_ways));
+  const double exposed = simulate(strategy, P, kLayers, m).exposed;
+  EXPECT_NEAR(exposed_in_step(strategy, P, layers_of(kLayers), m, 1, 0) / exposed, 1, tolerance);
+}
+
+TEST(ScanCost, IsWhatTheStrategiesExpose) {
   for (const bool sends_wait : {false, true})
-    for (const ScanStrategy strategy : kScanStrategies)
+    for (const ScanMachine& m : {machine(sends_wait), uneven_machine(sends_wait)})
       for (const int P : {2, 3, 8, 16, 32}) {
-        SCOPED_TRACE(fmt::format("{} on {} ranks, sends wait: {}", to_string(strategy), P, sends_wait));
-        const double exposed = simulate(strategy, P, kLayers, machine(sends_wait)).exposed;
-        const double model = exposed_in_step(strategy, P, layers_of(kLayers), machine(sends_wait), 1, 0);
-        if (strategy == ScanStrategy::kDoubling || strategy == ScanStrategy::kHierarchical) {
-          EXPECT_NEAR(model / exposed, 1, 0.07);
-        } else {
-          EXPECT_DOUBLE_EQ(model, exposed);
-        }
+        expect_model(ScanStrategy::kChain, P, m, 1e-12);
+        expect_model(ScanStrategy::kAllGather, P, m, 1e-12);
+        expect_model(ScanStrategy::kDoubling, P, m, sends_wait ? 0.07 : 0.02);
       }
 }
 
-/// Messages of latency alone: the simulation lets those of one exchange run side by side, whatever their bytes.
-TEST(ScanCost, RoundsOfNodesAreTheModels) {
-  constexpr int kLayers = 40;
+TEST(ScanCost, IsWhatNodesExpose) {
   for (const bool sends_wait : {false, true})
-    for (const auto& [P, R] : {std::pair{2, 2}, {4, 4}, {4, 2}, {8, 2}, {16, 4}, {32, 4}, {24, 2}}) {
-      SCOPED_TRACE(fmt::format("{} ranks, {} a node, sends wait: {}", P, R, sends_wait));
-      const Link link{3, 1e30};
-      const ScanMachine m{link, link, R, kMemory, sends_wait};
-      const double exposed = simulate(ScanStrategy::kHierarchical, P, kLayers, m).exposed;
-      EXPECT_NEAR(exposed_in_step(ScanStrategy::kHierarchical, P, layers_of(kLayers), m, 1, 0) / exposed, 1, 0.07);
-    }
+    for (ScanMachine m : {machine(sends_wait), uneven_machine(sends_wait)})
+      for (const auto& [P, R] : {std::pair{2, 2}, {4, 4}, {4, 2}, {8, 2}, {16, 4}, {32, 4}, {24, 2}}) {
+        m.ranks_per_node = R;
+        expect_model(ScanStrategy::kHierarchical, P, m, sends_wait ? 0.07 : 0.02);
+      }
 }
 
 TEST(ScanCost, RoundsAndBytesAreTheModels) {
@@ -179,7 +128,7 @@ TEST(ScanCost, RoundsAndBytesAreTheModels) {
     // A message takes 5 s of a state, 6 s of a carry.
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, P, layers_of(1), machine(false)), (P - 1) * (5 + kAdvance));
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, P, layers_of(1), machine(false)),
-              kAdvance + (P - 1) * 6 + (P - 2) * kCompose);
+              kAdvance + 2 * kCopy + (P - 1) * 6 + (P - 2) * kCompose);
   }
   // 32 ranks, 4 or 8 a node, 3 or 2 rounds between nodes. A rank with a row of the four gets both parts of it from the
   // node's others, and a row of the state from each that has one; it sends 24 bytes a row of a carry, 16 of a state.
@@ -193,12 +142,12 @@ TEST(ScanCost, RoundsAndBytesAreTheModels) {
     EXPECT_EQ(most_sent(ScanStrategy::kHierarchical, 32, kLayer, R), sent);
   }
   // The third of three ranks composes what came from the first with what came from the second.
-  EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 2, layers_of(10), machine(true)), 10 * (kOwn + 6) + kLate);
+  EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 2, layers_of(10), machine(true)), 10 * (kOwn + 6 + kCopy) + kLate);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 3, layers_of(10), machine(true)),
-            10 * (kOwn + 2 * 6 + kCompose) + kLate);
-  // Of eight, rank 3 takes two messages and sends three: three compositions.
+            10 * (kOwn + 2 * 6 + kCompose + kCopy) + kLate);
+  // Of eight, rank 4 takes three messages and sends two: three compositions.
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kDoubling, 8, layers_of(4), machine(false)),
-            4 * (kOwn + 3 * kCompose + 3 * 6) + kLate);
+            4 * (kOwn + 3 * kCompose + 3 * 6 + kCopy) + kLate);
   // In each layer a rank waits for what it receives; and where sends wait, a rank between two others for that, too.
   for (const auto& [sends_wait, waits] : {std::pair{false, 1}, {true, 2}})
     EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 3, layers_of(10), machine(sends_wait)),
@@ -211,21 +160,22 @@ TEST(ScanCost, NodesWindowsAndUnequalLayers) {
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, layers_of(7), m),
             2 * (3 + kAdvance) + 2 * (14 + kAdvance) + 6 * 14);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 2, layers_of(7), m), 3 + kAdvance + 6 * 3);
-  // A chain's ranks begin as late as its slowest layer has it; advance takes 9 s there, own 7, a composition 10. An
-  // all-gather pays (10 s + 6) or (10 s + 12) a rank.
+  // A chain's ranks begin as late as its slowest layer has it; advance takes 9 s there, own 7, a composition 10, a copy
+  // 5. An all-gather pays (10 s + 6) or (10 s + 12) a rank.
   const ScanLayer twice{2 * kLayer.state_bytes, 2 * kLayer.carry_bytes, kLayer.spans, kRows};
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kChain, 5, {kLayer, twice}, m), 2 * (5 + 9) + 2 * (18 + 9) + 14);
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kAllGather, 5, {kLayer, twice}, m),
-            (4 + 4 * 16 + 3 * 5.5) + (7 + 4 * 22 + 3 * 10) + 2);
+            (4 + 4 * 16 + 3 * 5.5 + 3) + (7 + 4 * 22 + 3 * 10 + 5) + (9 + 5 - 7));
   // Three windows are six passes; between windows the states of all layers: 10 s + 3 * 64 / 16.
   EXPECT_EQ(exposed_in_step(ScanStrategy::kChain, 5, {kLayer, twice}, m, 3, 4), 6 * 96 + 4 * 22);
   for (const ScanStrategy strategy : kScanStrategies) EXPECT_EQ(exposed_in_step(strategy, 1, layers_of(7), m, 3, 4), 0);
 }
 
 TEST(ScanCost, NodesOfSeveralRanks) {
-  // A carry's half takes 1 s + 1.5 inside and 10 s + 3 between, a state's half 1 s + 1; a composition of halves 3.25.
+  // A carry's half takes 1 s + 1.5 inside and 10 s + 3 between, a state's half 1 s + 1; of halves a composition takes
+  // 3.25, the copy of a carry 2.5, of a state 2.
   const ScanMachine m{{1, 32}, {10, 16}, 2, kMemory, false};
-  const double in_node = kOwn + (1 + 1.5) + (1 + 1);
+  const double in_node = kOwn + 2.5 + (1 + 1.5) + (1 + 1) + 2;
   const auto exposed = [&](int64_t P, int64_t layers, bool sends_wait) {
     ScanMachine machine = m;
     machine.sends_wait = sends_wait;
@@ -244,7 +194,21 @@ TEST(ScanCost, NodesOfSeveralRanks) {
   // Of three ranks one has two of four rows: it gets them from two others and gives them back; it composes once.
   const ScanMachine three{{1, 32}, {10, 16}, 3, kMemory, false};
   EXPECT_EQ(exposed_in_pass(ScanStrategy::kHierarchical, 3, layers_of(7), three),
-            7 * (kOwn + (1 + 2 * 1.5) + (1 + 2 * 1) + 3.25) + kLate);
+            7 * (kOwn + 2.5 + (1 + 2 * 1.5) + (1 + 2 * 1) + 2 + 3.25) + kLate);
+}
+
+/// 3 s, and a byte 1 / 32 s: half of that where the message was there already, twice where another comes against it.
+TEST(ScanCost, MessagesSentEarlyAndBothWays) {
+  ScanMachine m = machine(false);
+  m.early = 0.5, m.both_ways = 2;
+  const auto exposed = [&](ScanStrategy strategy, int64_t P) { return exposed_in_pass(strategy, P, layers_of(7), m); };
+  EXPECT_EQ(exposed(ScanStrategy::kChain, 4), 3 * (5 + kAdvance) + 6 * 4);  // 3 s + 64 / 32, and half of that
+  EXPECT_EQ(exposed(ScanStrategy::kDoubling, 2), 7 * (kOwn + 4.5 + kCopy) + kLate);
+  // Of four ranks the third takes the second's while it sends to the fourth, then the first's, and composes once.
+  EXPECT_EQ(exposed(ScanStrategy::kDoubling, 4), 7 * (kOwn + 9 + 4.5 + kCompose + kCopy) + kLate);
+  m.ranks_per_node = 2;  // halves: 3 s + 2 * 1.5 and 3 s + 1, which is handed to the second alone, or 3 s + 2 * 1
+  EXPECT_EQ(exposed(ScanStrategy::kHierarchical, 2), 7 * (kOwn + 2.5 + 6 + 4 + 2) + kLate);
+  EXPECT_EQ(exposed(ScanStrategy::kHierarchical, 4), 7 * (kOwn + 2.5 + 6 + 3.25 + 3.75 + 5 + 2) + kLate);
 }
 
 TEST(ScanCost, TheCheapestChangesWithRanksAndLinks) {
