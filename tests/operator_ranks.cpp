@@ -156,7 +156,8 @@ RankResult run_rank(Group& group, const AttentionProblem& problem, DType dtype, 
     synchronize(stream);
   };
   result.tensors = run_shard(shard, dtype, cross, stream, other ? change : std::function<void(const Tensor&)>{});
-  if (rank > 0) result.entered = host_numbers(received, stream);
+  if (group.rank() > 0) result.entered[0] = host_numbers(received, stream);
+  if (group.rank() < P - 1) result.entered[1] = host_numbers(dreceived, stream);
   return result;
 }
 

@@ -9,7 +9,7 @@ namespace baton::test {
 
 struct RankResult {
   AttentionResult tensors;
-  std::vector<double> entered;     // the state that came from the rank before; none on the first
+  std::vector<double> entered[2];  // the state that came from the rank before, and its gradient; none on the first
   int64_t sent_bytes[2] = {0, 0};  // of the scan, forward and reversed
 };
 
