@@ -62,7 +62,7 @@ def main():
     device = ["--device", key(config, "run.device")]
     bench = run(ranks, "bench", "comm", *device, "--shape", "H4_K32_V64", "--gate", "none", "--tokens", "64", "--repeat", "5")
     links += re.search(r"--plan\.sum_.*", bench)[0].split()
-    table = run(1, "plan", *keys, "--plan.ranks", str(ranks), "--plan.step_s", str(one), *links)
+    table = run(1, "plan", *keys, "--data.val=", "--plan.ranks", str(ranks), "--plan.step_s", str(one), *links)
     strategy = key(config, "parallel.scan")
     predicted = float(re.search(rf"(?m)^ +{ranks} .* {strategy} .* (\S+) +\S+% +\S+$", table)[1]) / 1e3
     print(" ".join(links))
