@@ -49,8 +49,8 @@ struct AttentionShape {
 int64_t attention_span(const AttentionShape& shape, DType dtype);
 /// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
 bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
-/// Whether forward walks over long spans make their decayed queries and keys and scores themselves; on the devices
-/// there are.
+/// Whether walks over these spans make their decayed queries and keys and scores themselves, and none of
+/// AttentionWork's.
 bool walks_fuse(const AttentionShape& shape);
 inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk, kLongestSpan = 64 * kChunk;
 
@@ -77,8 +77,8 @@ struct AttentionChunks {
 
 /// What kernels that walk over long spans keep of a whole shard: places in AttentionChunks::work, in bytes.
 struct AttentionWork {
-  int64_t q = 0, k = 0;           // bfloat16 [B, T, H, K], decayed; vector gates
-  int64_t scores = 0, decay = 0;  // bfloat16 [B, H, N, C, C]; float32 [B, H, N, K] of whole chunks; vector gates
+  int64_t q = 0, k = 0;           // bfloat16 [B, T, H, K], decayed; vector gates that do not fuse
+  int64_t scores = 0, decay = 0;  // bfloat16 [B, H, N, C, C]; float32 [B, H, N, K] of whole chunks; the same
   int64_t state = 0, dstate = 0;  // bfloat16 [B, H, N, V, K] entering, and gradient leaving, chunks; learned gates
   int64_t bytes = 0;
   static AttentionWork of(const AttentionShape& shape);

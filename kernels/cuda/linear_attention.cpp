@@ -16,10 +16,7 @@ using attention::Pass;
 
 void launch_carry(Stage& stage, bool backward) {
   const Arguments& a = stage.arguments();
-  if (stage.walks()) {
-    const attention::Walk w = stage.walk(false, backward, Stage::Made::kCarry);
-    return backward ? stage.launch(w) : stage.launch_forward(w);
-  }
+  if (stage.walks()) return stage.launch(stage.walk(false, backward, Stage::Made::kCarry));
   stage.launch(
       attention::carry_fits, [&] { return attention::launch_carry(a, backward, stage.queue()); },
       [&] { return attention::launch_general_carry(a, stage.bfloat16(), backward, nullptr, stage.queue()); });
@@ -102,7 +99,7 @@ void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, con
   stage.decays(chunks);
   stage.arguments().state = stage.states(chunks.state, "states");
   stage.work(chunks);
-  if (stage.walks() && stage.vector() && !stage.fused()) stage.launch_scores();
+  if (stage.takes_scores()) stage.launch_scores();
   launch_carry(stage, false);
 }
 
@@ -126,7 +123,7 @@ void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, co
     stage.work(chunks);
     attention::Walk w = stage.walk(false, false, Stage::Made::kOutput);
     w.out = a.o;
-    return stage.launch_forward(w);
+    return stage.launch(w);
   }
   stage.launch(
       attention::output_fit, [&] { return attention::launch_output(a, stage.queue()); },
@@ -139,7 +136,6 @@ void carry_backward(const AttentionInputs& in, const AttentionChunks& chunks, co
   stage.arguments().dstate = stage.states(dchunks.state, "state gradients");
   stage.arguments().dout = stage.activation(dout, "dout", stage.values());
   stage.work(chunks);
-  if (stage.fused()) stage.launch_scores();
   launch_carry(stage, true);
 }
 
@@ -179,7 +175,7 @@ void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks,
   w.out = stage.activation(o, "o", stage.values());
   w.first = stage.number(h0, "h0", in.shape.state());
   w.last = stage.number(ht, "ht", in.shape.state());
-  stage.launch_forward(w);
+  stage.launch(w);
 }
 
 void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
@@ -190,7 +186,7 @@ void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, 
     return cuda::advance_forward(in, chunks, h0, ht, stream);
   }
   stage.work(chunks);
-  if (stage.vector() && !stage.fused()) stage.launch_scores();
+  if (stage.takes_scores()) stage.launch_scores();
 }
 
 void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
@@ -199,7 +195,6 @@ void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks
   Stage stage(in, stream, "attention_backward");
   if (stage.one_walk()) {
     take_gradients(stage, in, chunks, dchunks, dout, out);
-    if (stage.fused()) stage.launch_scores();
     const Shape state = in.shape.state();
     return walk_gradients(
         stage, {stage.number(h0, "h0", state), stage.number(dht, "dht", state), stage.number(dh0, "dh0", state)});

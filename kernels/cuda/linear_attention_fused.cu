@@ -26,8 +26,9 @@ cudaError_t launch(const Arguments& a, const Walk& w, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_fused_walk(const Arguments& a, const Walk& w, cudaStream_t stream) {
-  if (w.carry) return launch<WalkKind::kFusedStates, 2, 2>(a, w, stream);
-  return launch<WalkKind::kFused, 2, 2>(a, w, stream);
+  if (w.read == nullptr) return launch<WalkKind::kFusedStates, 2, 2>(a, w, stream);
+  return w.reversed ? launch<WalkKind::kFusedReversed, 2, 2>(a, w, stream)
+                    : launch<WalkKind::kFusedForward, 2, 2>(a, w, stream);
 }
 
 }  // namespace baton::cuda::attention

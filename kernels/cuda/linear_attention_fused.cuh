@@ -92,8 +92,9 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
         maker(threadIdx.x / 32 % 8) {}
 
   __device__ __forceinline__ void run() {
-    const int64_t first = span * w.chunks_per_span;
-    const int count = static_cast<int>(min(w.chunks_per_span, a.N - first));
+    const int64_t begin = span * w.chunks_per_span;
+    const int count = static_cast<int>(min(w.chunks_per_span, a.N - begin));
+    const int64_t first = this->reversed() ? begin + count - 1 : begin;
     if (threadIdx.x < kMakers) {
       hold_registers<false, 56>();
       make(first, count);
@@ -109,9 +110,13 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     this->begin_state();
     for (int i = 0; i < count; ++i) {
       const int stage = i % kStages;
+      const Stretch at = this->stretch(first + i * step());
       meet<kAll>(kFull + stage);
+      if constexpr (kKind != WalkKind::kFusedForward) {
+        if (w.chunk_states != nullptr) this->write_chunk_state(at);
+      }
       if constexpr (kRead) {
-        this->read_chunk(this->stretch(first + i), stage);
+        this->read_chunk(at, stage);
       } else {
         uint32_t own[4][4];
         this->load_own(stage, own);
@@ -133,7 +138,17 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
             static_cast<int>(a.T - at.first)};
   }
   __device__ __forceinline__ void next_chunk(Place& at) const {
-    at.keys += kChunk * keys(), at.values += kChunk * values(), at.starts += kChunk, at.n -= kChunk;
+    const int tokens = kChunk * step();
+    at.keys += tokens * int64_t{keys()}, at.values += tokens * int64_t{values()}, at.starts += tokens, at.n -= tokens;
+  }
+  /// To the chunk after.
+  __device__ __forceinline__ int step() const { return this->reversed() ? -1 : 1; }
+  /// Queries and keys of a chunk; walks without outputs have those that update the state.
+  __device__ __forceinline__ Bf16* queries(int stage, int i) {
+    return this->reversed() ? update_tile(stage, i) : read_tile(stage, i);
+  }
+  __device__ __forceinline__ Bf16* keys_tile(int stage, int i) {
+    return this->reversed() ? read_tile(stage, i) : update_tile(stage, i);
   }
   /// From a token to the next.
   __device__ __forceinline__ int keys() const { return static_cast<int>(a.H * a.K); }
@@ -144,10 +159,9 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     const int64_t piece = at.keys + piece_row() * keys() + piece_col();
     const int64_t value = at.values + piece_row() * values() + piece_col();
     copy_rows<kMakers, kOwnTiles>(static_cast<const Bf16*>(w.own) + value, values(), at.n, own_tile(stage, 0));
-    copy_rows<kMakers, kTiles>(static_cast<const Bf16*>(a.k) + piece, keys(), at.n, update_tile(stage, 0));
-    if constexpr (kRead) {
-      copy_rows<kMakers, kTiles>(static_cast<const Bf16*>(a.q) + piece, keys(), at.n, read_tile(stage, 0));
-    }
+    const auto *q = static_cast<const Bf16*>(a.q) + piece, *k = static_cast<const Bf16*>(a.k) + piece;
+    copy_rows<kMakers, kTiles>(this->reversed() ? q : k, keys(), at.n, update_tile(stage, 0));
+    if constexpr (kRead) copy_rows<kMakers, kTiles>(this->reversed() ? k : q, keys(), at.n, read_tile(stage, 0));
     commit_copies();
     if (piece_row() >= at.n) return;
     const float* line = a.gk + at.keys + piece_row() * keys() + piece_col();
@@ -182,8 +196,10 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
       if (i + 1 < count) {
         if (i + 1 >= kStages) meet<kAll>(kEmpty + following);
         start(at, following);
+      } else {
+        at.n = 0;
       }
-      make_chunk(first + i, stage, gates, at);
+      make_chunk(first + i * step(), stage, gates, at);
       publish_tiles();
       arrive<kAll>(kFull + stage);
     }
@@ -208,10 +224,14 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ void make_mild(int stage, MildGates& gates, const MildDecay& decay, const Place& next) {
     if constexpr (!kRead) {
-      decay_keys_mildly(gates, decay, maker, update_tile(stage, own));
+      if (this->reversed()) {
+        decay_queries_mildly(a.scale, gates, decay, maker, update_tile(stage, own));
+      } else {
+        decay_keys_mildly(gates, decay, maker, update_tile(stage, own));
+      }
       load(next, gates);
     } else {
-      decay_mildly(a.scale, gates, decay, maker, operands(stage, own), update_tile(stage, own));
+      decay_mildly(a.scale, gates, decay, maker, operands(stage, own), keys_tile(stage, own));
       load(next, gates);
       makers_meet();
       const int block = threadIdx.x / 32;  // of 16 x 16, at (row, col) of the lower half of 4 x 4
@@ -225,7 +245,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ MildOperands operands(int stage, int i) {
     Bf16* rest = work + 3 * i * kSize;
-    return {read_tile(stage, i), rest, rest + kSize, rest + 2 * kSize};
+    return {queries(stage, i), rest, rest + kSize, rest + 2 * kSize};
   }
   /// By the makers of the first tile.
   __device__ __forceinline__ void make_by_levels(const Stretch& at, int stage) {
@@ -236,12 +256,16 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
       ChannelDecay decay;
       decay.read(a, a.gk, a.K, at, i * kTile + 2 * lane);
       if constexpr (kRead) {
-        chunk.add_tile(a.scale, decay, made.sums[i], read_tile(stage, i), update_tile(stage, i), work, barrier);
+        chunk.add_tile(a.scale, decay, made.sums[i], queries(stage, i), keys_tile(stage, i), work, barrier);
         barrier();
       } else {
         const OuterDecay outer(made.sums[i]);
         decay.climb_all();
-        decay_keys(decay, outer, update_tile(stage, i));
+        if (this->reversed()) {
+          decay_queries(a.scale, decay, outer, update_tile(stage, i));
+        } else {
+          decay_keys(decay, outer, update_tile(stage, i));
+        }
       }
     }
     if constexpr (kRead) chunk.write(a.scale, made.own, scores(stage), barrier);

@@ -15,6 +15,17 @@ __device__ __forceinline__ void decay_keys(const ChannelDecay& decay, const Oute
   }
 }
 
+/// x becomes q~ of a tile; `decay` has climbed.
+__device__ __forceinline__ void decay_queries(float scale, const ChannelDecay& decay, const OuterDecay& outer,
+                                              Bf16* x) {
+  const int warp = threadIdx.x / 32, channel = threadIdx.x % 32 * 2;
+#pragma unroll
+  for (int t = 0; t < kSub; ++t) {
+    const int row = warp * kSub + t;
+    put_pair(x, row, channel, scale * (decay.through[t] * outer.through) * load_pair(x, row, channel));
+  }
+}
+
 struct LevelChunk {
   LevelScores scores;
   float own = 0;  // a quarter of a token's product with itself
@@ -23,17 +34,13 @@ struct LevelChunk {
   template <class Barrier>
   __device__ __forceinline__ void add_tile(float scale, ChannelDecay& decay, const ChannelSums& sums, Bf16* x, Bf16* y,
                                            Bf16* levels, Barrier&& barrier) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = 2 * lane;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const OuterDecay outer(sums);
     own += row_product(x, y);
     write_levels(decay, sums, x, y, levels);
     barrier();
     scores.add(levels, warp, lane);
-#pragma unroll
-    for (int t = 0; t < kSub; ++t) {
-      const int row = warp * kSub + t;
-      put_pair(x, row, channel, scale * (decay.through[t] * outer.through) * load_pair(x, row, channel));
-    }
+    decay_queries(scale, decay, outer, x);
     decay_keys(decay, outer, y);
   }
 

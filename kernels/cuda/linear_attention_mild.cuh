@@ -85,6 +85,19 @@ __device__ __forceinline__ void decay_keys_mildly(const MildGates& gates, const 
   }
 }
 
+/// x becomes q~ of a tile.
+__device__ __forceinline__ void decay_queries_mildly(float scale, const MildGates& gates, const MildDecay& decay,
+                                                     int warp, Bf16* x) {
+  const PairsOfTile pairs(warp);
+  float2 log = decay.before;
+#pragma unroll
+  for (int t = 0; t < kSub; ++t) {
+    log = fma(both(kLog2E), gates.gate[t], log);
+    const float2 query = (scale * exp2_of(log)) * unpack(pairs.at(x, t));
+    pairs.at(x, t) = pack(query.x, query.y);
+  }
+}
+
 /// What meets at the chunk's start, of a tile: numbers of 16 bits in two bfloat16 each, q~ (x has its upper half) and
 /// keys grown from there.
 struct MildOperands {

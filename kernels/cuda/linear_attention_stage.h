@@ -94,9 +94,8 @@ class Stage {
   bool one_walk() const { return walks() && s_.num_spans() == 1; }
   bool vector() const { return s_.gate == GateKind::kVector; }
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
-  /// Whether forward walks make decayed queries and keys and scores themselves; then those that gradients take are made
-  /// when gradients are.
-  bool fused() const { return walks() && walks_fuse(s_); }
+  /// Whether walks take what linear_attention_scores.cu makes.
+  bool takes_scores() const { return walks() && vector() && !walks_fuse(s_); }
   /// Whether one walk makes dv and dk.
   bool gradients_at_once() const {
     return !learned() && gradient_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V)) &&
@@ -117,7 +116,7 @@ class Stage {
   enum class Made { kCarry, kChunkStates, kOutput };
   /// The walk of values' side (o, dv) or of keys' (dq, dk), with everything but what it makes.
   attention::Walk walk(bool own_is_keys, bool reversed, Made made) const {
-    const void *q = vector() ? decayed_.q : a_.q, *k = vector() ? decayed_.k : a_.k;
+    const void *q = takes_scores() ? decayed_.q : a_.q, *k = takes_scores() ? decayed_.k : a_.k;
     attention::Walk w{};
     const void* first = own_is_keys ? (reversed ? q : k) : (reversed ? a_.dout : a_.v);
     const void* second = own_is_keys ? (reversed ? a_.dout : a_.v) : (reversed ? q : k);
@@ -131,16 +130,11 @@ class Stage {
     return w;
   }
   void launch(const attention::Walk& w) {
-    check_aligned();
-    check_launch(
-        vector() ? attention::launch_channel_walk(a_, w, queue()) : attention::launch_number_walk(a_, w, queue()),
-        name_);
-  }
-  /// A walk that makes outputs, or carries of the forward pass.
-  void launch_forward(const attention::Walk& w) {
-    if (!fused()) return launch(w);
-    check_aligned();
-    check_launch(attention::launch_fused_walk(a_, w, queue()), name_);
+    CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
+    const auto launch = !vector()        ? attention::launch_number_walk
+                        : takes_scores() ? attention::launch_channel_walk
+                                         : attention::launch_fused_walk;
+    check_launch(launch(a_, w, queue()), name_);
   }
 
   /// Runs the tensor cores' launcher where it takes this problem, else the general one.
@@ -150,10 +144,6 @@ class Stage {
   }
 
  private:
-  void check_aligned() const {
-    CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
-  }
-
   const AttentionShape& s_;
   const Stream& stream_;
   const char* name_;

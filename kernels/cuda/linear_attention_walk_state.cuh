@@ -11,16 +11,18 @@
 namespace baton::cuda::attention {
 
 /// kStates: no `out`, either order. kGradients: two reversed walks, dv and dk, each by half of the warps; the tiles are
-/// the same, what is own, update and read is not (own and update change places). kFused, kFusedStates: forward, of
-/// vector gates, whose decayed tiles and scores other warps of the block make (linear_attention_fused.cuh).
-enum class WalkKind { kStates, kForward, kReversed, kGradients, kFused, kFusedStates };
+/// the same, what is own, update and read is not (own and update change places). kFused..: the same as those without
+/// the word, of vector gates, whose decayed tiles and scores other warps of the block make
+/// (linear_attention_fused.cuh).
+enum class WalkKind { kStates, kForward, kReversed, kGradients, kFusedStates, kFusedForward, kFusedReversed };
 
 /// kOwnTiles: own channels of a block / 64; kTiles: other channels / 64; kChannels: decays have (key) channels.
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 struct WalkTraits {
-  static constexpr bool kFused = kKind == WalkKind::kFused || kKind == WalkKind::kFusedStates;
+  static constexpr bool kFused = kKind >= WalkKind::kFusedStates;
   static constexpr bool kRead = kKind != WalkKind::kStates && kKind != WalkKind::kFusedStates;
-  static constexpr bool kBack = kKind == WalkKind::kReversed || kKind == WalkKind::kGradients;
+  static constexpr bool kBack =
+      kKind == WalkKind::kReversed || kKind == WalkKind::kGradients || kKind == WalkKind::kFusedReversed;
   static constexpr int kOwn = kOwnTiles * kTile, kOther = kTiles * kTile;
   static constexpr int kSides = kKind == WalkKind::kGradients ? 2 : 1;
   static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
