@@ -139,7 +139,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ void next_chunk(Place& at) const {
     const int tokens = kChunk * step();
-    at.keys += tokens * int64_t{keys()}, at.values += tokens * int64_t{values()}, at.starts += tokens, at.n -= tokens;
+    at.keys += tokens * keys(), at.values += tokens * values(), at.starts += tokens, at.n -= tokens;
   }
   /// To the chunk after.
   __device__ __forceinline__ int step() const { return this->reversed() ? -1 : 1; }
@@ -196,8 +196,8 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
       if (i + 1 < count) {
         if (i + 1 >= kStages) meet<kAll>(kEmpty + following);
         start(at, following);
-      } else {
-        at.n = 0;
+      } else if (this->reversed()) {
+        at.n = 0;  // before the shard there is nothing
       }
       make_chunk(first + i * step(), stage, gates, at);
       publish_tiles();
