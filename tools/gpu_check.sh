@@ -129,7 +129,9 @@ done
 cat ./*/*.md ./*/*.h ./*/*.cpp ./*/*/*.cpp >"$scratch/text"
 # At a rate this low two runs that differ by rounding stay together; at 4e-3 they are 2% apart after 46 steps, in float32 too.
 tiny=(gla-tiny --train.lr 3e-4 --train.batch 16)
-bf16=(--run.dtype bfloat16 --train.lr 3e-4 --train.batch 8 --train.micro_batch 0 --train.warmup 10)
+# The norm of a head's output has gradients of 1 / sqrt(norm_eps) where the output is near 0, as a first token's often is. At
+# the 1e-6 of the configuration rounding decides about these: one GPU with another micro_batch is 3% away at step 50 then.
+bf16=(--run.dtype bfloat16 --train.lr 3e-4 --train.batch 8 --train.micro_batch 0 --train.warmup 10 --model.norm_eps 1e-2)
 step "train gla-tiny, 1 GPU" 30 train tiny 1 "${tiny[@]}"
 step "train gla-340m bfloat16, 1 GPU" 60 train one 1 gla-340m "${bf16[@]}"
 if [ "$num_gpus" -ge 2 ]; then
