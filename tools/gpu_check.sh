@@ -68,13 +68,19 @@ train() {
 loss() { sed -n "s/.*\"step\":$2,.*\"loss\":\([0-9.e+-]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
 mean_loss() { for step in {41..50}; do loss "$1" "$step"; done | awk '{ sum += $1 } END { print NR == 10 ? sum / NR : 0 }'; }
 
-# same_losses A B: within 2e-3 at step 1 and, in the mean of steps 41 to 50 (single steps are noise), 1%.
+# same_losses A B BOUND: within 5e-4 at steps 1 to 4 and, in the mean of steps 41 to 50 (single steps are noise), BOUND.
 same_losses() {
-  printf 'step 1: %.4f %.4f, steps 41 to 50: %.4f %.4f, step 50: %.4f %.4f\n' "$(loss "$1" 1)" "$(loss "$2" 1)" \
+  local step all=()
+  for step in 1 2 3 4; do all+=("$(loss "$1" "$step")" "$(loss "$2" "$step")"); done
+  printf 'step 4: %.4f %.4f, steps 41 to 50: %.4f %.4f, step 50: %.4f %.4f\n' "${all[@]:6}" \
     "$(mean_loss "$1")" "$(mean_loss "$2")" "$(loss "$1" 50)" "$(loss "$2" 50)"
-  awk -v a1="$(loss "$1" 1)" -v b1="$(loss "$2" 1)" -v a50="$(mean_loss "$1")" -v b50="$(mean_loss "$2")" '
+  awk -v first="${all[*]}" -v a50="$(mean_loss "$1")" -v b50="$(mean_loss "$2")" -v bound="$3" '
     function near(a, b, bound) { return a > 0 && b > 0 && a - b <= bound * a && b - a <= bound * a }
-    BEGIN { exit !(near(a1, b1, 2e-3) && near(a50, b50, 1e-2)) }'
+    BEGIN {
+      same = (bound == "inf" || near(a50, b50, bound)) && split(first, x, " ") == 8
+      for (i = 1; i < 8; i += 2) same = same && near(x[i], x[i + 1], 5e-4)
+      exit !same
+    }'
 }
 
 export build golden scratch
@@ -129,17 +135,18 @@ done
 cat ./*/*.md ./*/*.h ./*/*.cpp ./*/*/*.cpp >"$scratch/text"
 # At a rate this low two runs that differ by rounding stay together; at 4e-3 they are 2% apart after 46 steps, in float32 too.
 tiny=(gla-tiny --train.lr 3e-4 --train.batch 16)
-# The norm of a head's output has gradients of 1 / sqrt(norm_eps) where the output is near 0, as a first token's often is. At
-# the 1e-6 of the configuration rounding decides about these: one GPU with another micro_batch is 3% away at step 50 then.
+# In bfloat16 they part all the same after some ten steps, by up to 2%: no bound is put to that. The first steps are the test of
+# gradients: rounding makes 2e-5 at step 4 (one GPU, another micro_batch), but 3e-2 with the configuration's norm_eps of 1e-6,
+# since the norm of a head's output has gradients of 1 / sqrt(norm_eps) near 0, where a first token's output often is.
 bf16=(--run.dtype bfloat16 --train.lr 3e-4 --train.batch 8 --train.micro_batch 0 --train.warmup 10 --model.norm_eps 1e-2)
 step "train gla-tiny, 1 GPU" 30 train tiny 1 "${tiny[@]}"
 step "train gla-340m bfloat16, 1 GPU" 60 train one 1 gla-340m "${bf16[@]}"
 if [ "$num_gpus" -ge 2 ]; then
   step "train gla-tiny, 2 GPU" 30 train tiny2 2 "${tiny[@]}"
-  step "same losses, gla-tiny" 5 same_losses tiny tiny2
+  step "same losses, gla-tiny" 5 same_losses tiny tiny2 1e-2
   for sp in 2 1; do
     step "train gla-340m bfloat16, 2 GPU, sp $sp" 60 train "sp$sp" 2 gla-340m "${bf16[@]}" --parallel.sp "$sp"
-    step "same losses, gla-340m, sp $sp" 5 same_losses one "sp$sp"
+    step "same losses, gla-340m, sp $sp" 5 same_losses one "sp$sp" inf
   done
 fi
 
