@@ -13,7 +13,7 @@ class Program(driver.Test):
             for args in (["--help"], [], ["train", "--help"], ["train", "-h"], ["replay", "--help"], ["help"]):
                 done = self.run_baton(ranks, *args)
                 self.assertEqual(done.code, 0, done)
-                self.assertEqual(done.err, "")
+                self.assertNotRegex(done.err, r"(?m)^(?!\[hwloc).+", done)  # which complains of machines without /sys
                 self.assertEqual(done.out.count("[FILE]") + done.out.count("--help") > 0, True, done)
         whole = self.run_baton(0, "--help").out
         for command in ("train", "eval", "sample", "plan", "replay"):
