@@ -17,8 +17,9 @@ struct PassTraits {
   static constexpr bool kDx = kPass != Pass::kValues || kOwn;
   static constexpr bool kDy = kPass != Pass::kOutput;
   static constexpr bool kGates = kOwn && kDy;
-  static constexpr int kMaxOther = 512;        // channels of the other side where its decays meet the anchors
-  static constexpr int kSumWidth = kTile + 8;  // of a float32 tile: rows 8 banks apart
+  static constexpr bool kSplit = kOwn && !kOther;  // where decays are mild, scores and what meets them keep 16 bits
+  static constexpr int kMaxOther = 512;            // channels of the other side where its decays meet the anchors
+  static constexpr int kSumWidth = kTile + 8;      // of a float32 tile: rows 8 banks apart
 
   struct Tables {
     float own[kChunk];
@@ -90,6 +91,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         work(y + kTile * kTile),
         resident(work + Traits::kWorkBytes / 2) {}
 
+  /// What score leaves of its numbers, until dy from states takes its place.
+  __device__ __forceinline__ Bf16* score_rest() const {
+    return work + kTile * kTile + kChunk * kSumWidth * (sizeof(float) / sizeof(Bf16));
+  }
   __device__ __forceinline__ bool scalar() const { return kKeys && kNumber && a.gate == Gate::kScalar; }
   __device__ __forceinline__ NumberDecay& number() { return *reinterpret_cast<NumberDecay*>(tables.number); }
   __device__ __forceinline__ Bf16* resident_x(int tile) { return resident + tile * kTile * kTile; }
@@ -276,7 +281,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         if constexpr (kNumber) value *= number().between(row, j);
         return a.scale * value;
       };
-      *reinterpret_cast<uint32_t*>(score + place(row, col)) = pack(weigh(col, p), weigh(col + 1, q));
+      const float2 pair = make_float2(weigh(col, p), weigh(col + 1, q));
+      put_pair(score, row, col, pair);
+      if constexpr (Traits::kSplit) put_pair(score_rest(), row, col, pair - rounded(pair));
     });
   }
 };

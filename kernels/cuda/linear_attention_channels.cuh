@@ -10,8 +10,8 @@ template <Pass kPass, bool kOwn, bool kOther>
 struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
-  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSumWidth;
-  using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
+  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSplit, Base::kSumWidth;
+  using Base::score, Base::score_rest, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   struct Climb {
     Bf16* z;
@@ -119,18 +119,43 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     }
   }
 
+  /// What products take of x: one bfloat16, or two.
+  static __device__ __forceinline__ float2 kept(float2 x) {
+    const float2 upper = rounded(x);
+    return kSplit ? upper + rounded(x - upper) : upper;
+  }
+  __device__ __forceinline__ void put_kept(Bf16* upper, Bf16* rest, int row, float2 x) const {
+    put_pair(upper, row, channel, x);
+    if constexpr (kSplit) put_pair(rest, row, channel, x - rounded(x));
+  }
+  /// sum += score z, or its transpose z, over tokens.
+  template <Lies kScore>
+  __device__ __forceinline__ void multiply_kept(const Bf16* z, const Bf16* z_rest, int first, int last,
+                                                Accumulator& sum) const {
+    multiply_tiles<kScore, Lies::kRows>(score, z, piece, lane, first, last, sum);
+    if constexpr (kSplit) {
+      multiply_tiles<kScore, Lies::kRows>(score_rest(), z, piece, lane, first, last, sum);
+      multiply_tiles<kScore, Lies::kRows>(score, z_rest, piece, lane, first, last, sum);
+    }
+  }
+
   /// All pairs at one level, since decays are mild: y as grown from the chunk's start, x from its end.
   __device__ __forceinline__ void meet_at_once(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
                                                Accumulator& dy, Climb& climb) {
-    Bf16 *grown_y = climb.z, *grown_x = reinterpret_cast<Bf16*>(climb.sums);
+    constexpr int kSize = kTile * kTile;
+    Bf16 *grown_y = climb.z, *grown_y_rest = score_rest() + kSize;
+    Bf16 *grown_x = reinterpret_cast<Bf16*>(climb.sums), *grown_x_rest = grown_x + kSize;
+    static_assert(2 * kTileBytes <= kChunk * kSumWidth * sizeof(float));
     const float2 inverse = outer.inverse();
+    const auto grow_y = [&](int t) { return inverse * decay.after[t] * load_pair(y, warp * kSub + t, channel); };
+    const auto grow_x = [&](int t) { return inverse * decay.through[t] * load_pair(x, warp * kSub + t, channel); };
     decay.climb_all();
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
       const int row = warp * kSub + t;
       decay.through[t] *= outer.through, decay.after[t] *= outer.after;
-      if constexpr (kDx) put_pair(grown_y, row, channel, inverse * decay.after[t] * load_pair(y, row, channel));
-      if constexpr (kDy) put_pair(grown_x, row, channel, inverse * decay.through[t] * load_pair(x, row, channel));
+      if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, grow_y(t));
+      if constexpr (kDy) put_kept(grown_x, grown_x_rest, row, grow_x(t));
     }
     __syncthreads();
     Accumulator pairs;
@@ -138,32 +163,28 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     if constexpr (kDx) {
       for_pairs(piece, lane, dx,
                 [&](int, int, float& p, float& q) { p *= kOther ? 1.0f : a.scale, q *= kOther ? 1.0f : a.scale; });
-      multiply_tiles<Lies::kRows, Lies::kRows>(score, grown_y, piece, lane, 0, piece / 2 + 1, dx);
+      multiply_kept<Lies::kRows>(grown_y, grown_y_rest, 0, piece / 2 + 1, dx);
       write_sums(dx, climb.dx_state);
     }
     if constexpr (kDy) {
-      multiply_tiles<Lies::kColumns, Lies::kRows>(score, grown_x, piece, lane, piece / 2, 4, pairs);
+      multiply_kept<Lies::kColumns>(grown_x, grown_x_rest, piece / 2, 4, pairs);
+      __syncthreads();  // grown_x and the rests are read no more
       write_sums(dy, climb.dy_state);
-      __syncthreads();  // grown_x is read no more
       write_sums(pairs, climb.sums);
     }
     __syncthreads();
-    // The flow from the operands as they were rounded, so that pairs of two later tokens cancel in sums of it.
+    // The flow from the operands as products took them, so that pairs of two later tokens cancel in sums of it.
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      const int row = warp * kSub + t;
       if constexpr (kDx) climb.dx[t] = sum_at(climb.dx_state, t);
       if constexpr (kDy) climb.dy[t] = sum_at(climb.sums, t);
       if constexpr (kGates) {
-        const float2 from_x = rounded(inverse * decay.through[t] * load_pair(x, row, channel));
-        climb.flow[t] = outer.whole * (from_x * climb.dx[t] - load_pair(grown_y, row, channel) * climb.dy[t]);
+        climb.flow[t] = outer.whole * (kept(grow_x(t)) * climb.dx[t] - kept(grow_y(t)) * climb.dy[t]);
       }
       if constexpr (kDx) climb.dx[t] *= decay.through[t];
       if constexpr (kDy) climb.dy[t] *= decay.after[t];
     }
-    if constexpr (kGates) __syncthreads();  // grown_y is read no more
   }
-  static __device__ __forceinline__ float2 rounded(float2 x) { return unpack(pack(x.x, x.y)); }
 
   /// Adds what came from the state to dy, makes the gate gradient, and leaves the results, rounded, in place of x and
   /// y.

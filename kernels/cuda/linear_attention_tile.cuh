@@ -38,6 +38,8 @@ __device__ __forceinline__ void put_pair(Bf16* tile, int row, int col, float2 x)
   *reinterpret_cast<uint32_t*>(tile + place(row, col)) = pack(x.x, x.y);
 }
 
+__device__ __forceinline__ float2 rounded(float2 x) { return unpack(pack(x.x, x.y)); }
+
 /// How an operand lies in its tile: rows are rows of the product's operand, or its columns.
 enum class Lies { kRows, kColumns };
 
