@@ -40,8 +40,11 @@ TEST(BesideArena, NcclTakesItsPartWhereRanksTalk) {
     return beside_arena(Topology::make(world_size, 0, sp)).back().second;
   };
   EXPECT_EQ(nccl(1, 1), 0);
-  EXPECT_GT(nccl(2, 1), 0);
-  EXPECT_GT(nccl(2, 2), nccl(2, 1));  // dp 2 has no scan between ranks
+  // Measured on two H200; dp 2 has no scan between ranks.
+  EXPECT_NEAR(nccl(2, 1), 1310 << 20, 20 << 20);
+  EXPECT_NEAR(nccl(2, 2) - nccl(2, 1), 868 << 20, 9 << 20);
+  EXPECT_GT(nccl(3, 3), nccl(2, 2));  // a neighbour on both sides
+  EXPECT_EQ(nccl(8, 8), nccl(3, 3));
   EXPECT_EQ(total_bytes(beside_arena(Topology::make(1, 0, 1))), int64_t{576} << 20);
 }
 
