@@ -9,8 +9,8 @@
 // Forward is carry_forward, advance_forward, output_forward; backward is carry_backward, advance_backward,
 // attention_gradients. Only the two `advance` stages need the state of another rank; each applies the shard's carry
 // span by span, so shards that end on span boundaries give the same bits on any number of ranks.
-// A shard that hands nothing on takes attention_forward and attention_backward, which are these stages in one; kernels
-// that find the last state on their way to the outputs then make no carry.
+// A shard that hands nothing on takes attention_forward and attention_backward, which are these stages in one; where
+// nobody wants the last state, no carry is made of tokens that no other kernel starts behind.
 // A document start forgets the state: it acts as a log gate of -inf on every channel of its token.
 // T may be 0: then ht = h0 and dh0 = dht. Errors: shapes and dtypes are checked on every call (CHECK).
 #pragma once
@@ -31,9 +31,11 @@ inline constexpr int64_t kChunk = 64;
 struct AttentionShape {
   int64_t B = 0, T = 0, H = 0, K = 0, V = 0;
   GateKind gate = GateKind::kNone;
-  int64_t span = kChunk;  // tokens from one stored state to the next, as attention_span says
+  int64_t span = kChunk;  // tokens from one stored state to the next, and
+  int64_t walk = kChunk;  // tokens that outputs and gradients go over from one, whole spans: as choose_spans says
   int64_t num_chunks() const { return (T + kChunk - 1) / kChunk; }
   int64_t num_spans() const { return (T + span - 1) / span; }
+  int64_t num_walks() const { return (T + walk - 1) / walk; }
   bool has_decay_v() const { return gate == GateKind::kBilinear; }
   Shape state() const { return {B, H, K, V}; }
   /// Of AttentionChunks::state. One state more than spans: state s enters span s, the last one leaves the shard.
@@ -42,17 +44,17 @@ struct AttentionShape {
   Shape span_decays(int64_t dim) const { return {B, H, num_spans(), dim}; }
 };
 
-/// The span that the kernels of q's dtype take for this shape: kChunk, where every chunk's state is kept, or, in
-/// bfloat16 (CUDA alone), kLongSpan, or kLongerSpan and kLongestSpan where batch and heads half fill and fill a device;
-/// then tensors must be aligned to 16 bytes. It follows from the kind of device, not from T, so bits do not depend on
-/// how T is cut.
-int64_t attention_span(const AttentionShape& shape, DType dtype);
+/// The span and walk that the kernels of q's dtype take for this shape: kChunk, where every chunk's state is kept, or,
+/// in bfloat16 (CUDA alone), both kLongSpan, or kLongerSpan where batch and heads half fill a device, and walks of two
+/// of these where they fill it; then tensors must be aligned to 16 bytes. They follow from the kind of device, not from
+/// T, so bits do not depend on how T is cut.
+void choose_spans(AttentionShape& shape, DType dtype);
 /// Whether there are kernels for spans longer than a chunk, on a device that gives a block so much shared memory.
 bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
 /// Whether walks over these spans make their decayed queries and keys and scores themselves, and none of
 /// AttentionWork's.
 bool walks_fuse(const AttentionShape& shape);
-inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk, kLongestSpan = 64 * kChunk;
+inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
 struct AttentionInputs {
@@ -101,15 +103,15 @@ AttentionChunks make_attention_chunks(const AttentionShape& s, DType number, boo
 void carry_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Stream& stream);
 
 /// Composes: state_0 = h0, state_{s+1} = decay_s * state_s + S_s, ht the last state. h0, ht [B, H, K, V]; may not
-/// alias.
+/// alias. Here and below, h0 and dht may be undefined: zeros; and ht and dh0: not wanted.
 void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                      const Stream& stream);
 
 /// o [B, T, H, V], after advance_forward.
 void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream);
 
-/// Makes each span's own part of the state gradient: sum over its tokens of scale (q_t c_t)^T (dout_t cv_t).
-/// `chunks` are the forward's (for decays); dout [B, T, H, V].
+/// Makes each span's own part of the state gradient: sum over its tokens of scale (q_t c_t)^T (dout_t cv_t); and, where
+/// spans are long, its decays anew. `chunks` are the forward's; dout [B, T, H, V].
 void carry_backward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& dout,
                     const AttentionChunks& dchunks, const Stream& stream);
 
@@ -132,16 +134,17 @@ struct AttentionGradients {
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                          const Tensor& dout, const AttentionGradients& out, const Stream& stream);
 
-/// carry_forward, advance_forward, output_forward.
+/// carry_forward, advance_forward, output_forward; only with ht is `chunks` what these leave.
 void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                        const Tensor& o, const Stream& stream);
 
-/// What attention_backward needs of a forward whose `chunks` have served another call since; not enough for the stages,
-/// since the carry may be missing. ht may be left alone.
+/// What attention_backward needs of a forward whose `chunks` have served another call since; with ht all that the stages
+/// leave.
 void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                       const Stream& stream);
 
 /// carry_backward, advance_backward, attention_gradients; after attention_forward or attention_states from the same h0.
+/// Only with dh0 is `dchunks` what these leave.
 void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                         const Tensor& h0, const Tensor& dout, const Tensor& dht, const Tensor& dh0,
                         const AttentionGradients& out, const Stream& stream);

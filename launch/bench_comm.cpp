@@ -41,7 +41,7 @@ class SharedProblem : public BenchProblem {
   void layers(int num, bool with_backward) const {
     for (int i = 0; i < num; ++i) forward();
     for (int i = 0; with_backward && i < num; ++i) {
-      attention_states(in_, chunks_, h0_, kept_, stream_);
+      attention_states(in_, chunks_, {}, {}, stream_);
       backward();
     }
   }

@@ -121,8 +121,8 @@ BenchOptions parse_bench_options(const Command& command, Device device) {
       s.T = T;
       s.B = cuda && !o.comm ? std::max<int64_t>(1, kGpuTokens / T) : 1;
       if (!flag("batch").empty()) s.B = parse_count("--batch", flag("batch"));
-      s.span = attention_span(s, o.dtype);
-      if (span > 0 && s.span > kChunk) s.span = span;
+      choose_spans(s, o.dtype);
+      if (span > 0 && s.span > kChunk) s.span = s.walk = span;
       add_once(o.cases, s);
     }
   return o;

@@ -97,10 +97,10 @@ BenchProblem::BenchProblem(const AttentionShape& s, DType dtype, const Stream& s
   dchunks_ = make_attention_chunks(s, number, true, make_scratch);
 }
 
-void BenchProblem::forward() const { attention_forward(in_, chunks_, h0_, ht_, o_, stream_); }
+void BenchProblem::forward() const { attention_forward(in_, chunks_, {}, {}, o_, stream_); }
 
 void BenchProblem::backward() const {
-  attention_backward(in_, chunks_, dchunks_, h0_, dout_, dht_, dh0_, out_, stream_);
+  attention_backward(in_, chunks_, dchunks_, {}, dout_, {}, {}, out_, stream_);
 }
 
 std::vector<BenchProblem::Stage> BenchProblem::stages() const {

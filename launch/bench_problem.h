@@ -28,6 +28,7 @@ class BenchProblem {
   BenchProblem(const BenchProblem&) = delete;
   BenchProblem& operator=(const BenchProblem&) = delete;
 
+  /// Of whole sequences: no state enters, and nobody wants the last.
   void forward() const;
   void backward() const;
 

@@ -50,7 +50,7 @@ OperatorCase::OperatorCase(const std::string& name, const ReplayReport& report) 
   const auto shard = [&](const Tensor& x) { return own(cut_tokens(x, range)); };
   const GateKind gate = parse_gate_kind(file.read_string(name, "gate"));
   in.shape = {q.tensor.dim(0), range.size(), q.tensor.dim(2), q.tensor.dim(3), v.tensor.dim(3), gate};
-  in.shape.span = attention_span(in.shape, compute);
+  choose_spans(in.shape, compute);
   in.q = shard(q);
   in.k = shard(read("k", compute));
   in.v = shard(v);

@@ -24,7 +24,7 @@ struct LayerDims {
   /// `dtype`: of q.
   AttentionShape attention(int64_t B, int64_t T, DType dtype) const {
     AttentionShape s{B, T, H, operator_k(), V, gate};
-    s.span = attention_span(s, dtype);
+    choose_spans(s, dtype);
     return s;
   }
 };

@@ -73,7 +73,7 @@ void Mixer::backward(const LayerActivations& a, const Scratch& s, const Batch& b
   const AttentionInputs in = inputs(a, batch);
   const AttentionGradients out{s.dq, s.dk, s.dv, s.dgk, s.dgv};
   if (dpass.alone()) {
-    attention_states(in, s.chunks, h0, s.leaving, stream);
+    attention_states(in, s.chunks, h0, probe ? s.leaving : Tensor{}, stream);
     phase.next("gradients");
     attention_backward(in, s.chunks, s.dchunks, h0, dout, dpass.entering, dpass.leaving, out, stream);
     gate_backward(a, s, stream);

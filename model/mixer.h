@@ -23,7 +23,8 @@ struct Batch {
 };
 
 /// How the state crosses this shard's borders in one pass: entering [B, H, K, V] and leaving, owned by the caller.
-/// With a scan, entering is received (the first rank's is given); without one it is given on every rank.
+/// With a scan, entering is received (the first rank's is given); without one it is given on every rank. Where nothing
+/// is handed on, leaving may be undefined: nobody wants it.
 struct StatePass {
   StateScan* scan = nullptr;
   Tensor entering, leaving;

@@ -36,7 +36,8 @@ class Model {
   States make_states(Arena& arena, const std::string& group) const;
 
   /// Hidden states of the shard. With a scan, entering[l] is received on every rank but the first, where it is given;
-  /// without, it is given on every rank (windows run again from kept states). leaving[l] is filled.
+  /// without, it is given on every rank (windows run again from kept states). leaving[l] is filled; on a single rank it
+  /// may be undefined where nobody wants it, and so may dstates_out[l] below.
   void forward(const Batch& batch, StateScan* scan, const States& entering, const States& leaving,
                const Stream& stream);
 

@@ -54,6 +54,7 @@ SequencePass::SequencePass(Model& model, Group& sp_group, ScanStrategy strategy,
   for (int64_t w = 0; w < std::max<int64_t>(max_windows, 2); ++w)
     entering_.push_back(model.make_states(arena, "window states"));
   leaving_ = model.make_states(arena, "states");
+  unwanted_.resize(leaving_.size());
   if (max_windows == 0) return;
   dentering_ = model.make_states(arena, "states");
   dleaving_ = model.make_states(arena, "states");
@@ -95,11 +96,12 @@ void SequencePass::leave_window(bool last, const Continuation* continuation, con
   if (last && continuation != nullptr) scan_.wrap(Direction::kForward, leaving_, continuation->leaving, stream);
 }
 
-void SequencePass::loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
-                                     Result& result, const Stream& stream) {
+void SequencePass::loss_and_backward(int64_t w, bool first, double gradient_scale, GradientReduction* reduction,
+                                     const Probe& probe, Result& result, const Stream& stream) {
   result.loss_sum += model_.head_loss(device_batch_, gradient_scale, true, stream);
   result.counted += count_targets(host_batch_);
-  model_.backward(device_batch_, scan_, entering_[w], dleaving_, dentering_, reduction, probe, stream);
+  const States& before = wanted(!first || probe, dentering_);
+  model_.backward(device_batch_, scan_, entering_[w], dleaving_, before, reduction, probe, stream);
 }
 
 SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, double gradient_scale,
@@ -114,9 +116,10 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
     for (int64_t w = 0; w < W && !abandoned(); ++w) {
       load_window(plan, w, load, stream);
       enter_window(w, continuation, entering_[w % 2], stream);
-      model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
-      leave_window(w == W - 1, continuation, stream);
-      loss_and_backward(w % 2, gradient_scale, w == W - 1 ? reduction : nullptr, probe, result, stream);
+      const bool last = w == W - 1;
+      model_.forward(device_batch_, &scan_, entering_[w % 2], wanted(!last || continuation, leaving_), stream);
+      leave_window(last, continuation, stream);
+      loss_and_backward(w % 2, true, gradient_scale, last ? reduction : nullptr, probe, result, stream);
       zero(dleaving_, stream);
     }
     return result;
@@ -126,17 +129,18 @@ SequencePass::Result SequencePass::train(const WindowPlan& plan, bool exact, dou
     if (abandoned()) return result;
     load_window(plan, w, load, stream);
     enter_window(w, continuation, entering_[w], stream);
-    model_.forward(device_batch_, &scan_, entering_[w], leaving_, stream);
-    leave_window(w == W - 1, continuation, stream);
+    const bool last = w == W - 1;
+    model_.forward(device_batch_, &scan_, entering_[w], wanted(!last || continuation, leaving_), stream);
+    leave_window(last, continuation, stream);
   }
   for (int64_t w = W - 1; w >= 0; --w) {
     if (w < W - 1) {  // the last window's activations are still there
       if (abandoned()) return result;
       scan_.wrap(Direction::kReversed, dentering_, dleaving_, stream);
       load_window(plan, w, load, stream);
-      model_.forward(device_batch_, nullptr, entering_[w], leaving_, stream);
+      model_.forward(device_batch_, nullptr, entering_[w], unwanted_, stream);
     }
-    loss_and_backward(w, gradient_scale, w == 0 ? reduction : nullptr, probe, result, stream);
+    loss_and_backward(w, w == 0, gradient_scale, w == 0 ? reduction : nullptr, probe, result, stream);
   }
   return result;
 }
@@ -152,7 +156,7 @@ SequencePass::Result SequencePass::evaluate(const WindowPlan& plan, const LoadTo
     }
     load_window(plan, w, load, stream);
     enter_window(w, nullptr, entering_[w % 2], stream);
-    model_.forward(device_batch_, &scan_, entering_[w % 2], leaving_, stream);
+    model_.forward(device_batch_, &scan_, entering_[w % 2], wanted(w + 1 < plan.num_windows(), leaving_), stream);
     result.loss_sum += model_.head_loss(device_batch_, 0.0, false, stream);
     result.counted += count_targets(host_batch_);
     if (on_window) on_window(plan.shard(w), host_batch_, model_.losses().view(host_batch_.tokens.shape));

@@ -74,9 +74,14 @@ class SequencePass {
   /// Loads on the host, then copies to the model's device; device_batch_ and host_batch_ are cut to the shard.
   void load_window(const WindowPlan& plan, int64_t w, const LoadTokens& load, const Stream& stream);
   void enter_window(int64_t w, const Continuation* continuation, const States& states, const Stream& stream);
+  /// `states`, or undefined ones where they may be: on a single rank, where nobody wants what is behind.
+  const States& wanted(bool really, const States& states) const {
+    return really || sp_group_.size() > 1 ? states : unwanted_;
+  }
   /// After the forward pass of a window: behind the last one the state leaves the sequence.
   void leave_window(bool last, const Continuation* continuation, const Stream& stream);
-  void loss_and_backward(int64_t w, double gradient_scale, GradientReduction* reduction, const Probe& probe,
+  /// w: of entering_. first: no gradient flows on to a window before.
+  void loss_and_backward(int64_t w, bool first, double gradient_scale, GradientReduction* reduction, const Probe& probe,
                          Result& result, const Stream& stream);
 
   Model& model_;
@@ -87,6 +92,7 @@ class SequencePass {
   Batch device_capacity_, device_batch_, host_batch_;
   std::vector<States> entering_;  // by window
   States leaving_, dentering_, dleaving_;
+  States unwanted_;  // undefined
 };
 
 }  // namespace baton

@@ -54,8 +54,8 @@ void check_values(const AttentionInputs& in, const Tensor& x, const char* name) 
 
 void check_state_pair(const AttentionInputs& in, const Tensor& from, const char* from_name, const Tensor& to,
                       const char* to_name) {
-  check_tensor(from, from_name, in.shape.state(), in.q.dtype);
-  check_tensor(to, to_name, in.shape.state(), in.q.dtype);
+  if (from.defined()) check_tensor(from, from_name, in.shape.state(), in.q.dtype);
+  if (to.defined()) check_tensor(to, to_name, in.shape.state(), in.q.dtype);
 }
 
 }  // namespace
@@ -84,13 +84,13 @@ bool walks_fuse(const AttentionShape& s) {
          fused_walk_exists(static_cast<int>(s.K), static_cast<int>(s.V));
 }
 
-int64_t attention_span(const AttentionShape& shape, DType dtype) {
-  if (dtype != DType::kBFloat16 || !walks_take(shape, cuda::max_shared_bytes())) return kChunk;
-  // Of the outputs' walk over one span.
-  const int64_t blocks = shape.B * shape.H * (shape.V / walk_own(static_cast<int>(shape.V)));
-  if (blocks < 64) return kLongSpan;
-  const bool one_on_each = shape.K == 256 || walks_fuse(shape);  // multiprocessor; else two
-  return one_on_each || blocks >= 128 ? kLongestSpan : kLongerSpan;
+void choose_spans(AttentionShape& s, DType dtype) {
+  s.span = s.walk = kChunk;
+  if (dtype != DType::kBFloat16 || !walks_take(s, cuda::max_shared_bytes())) return;
+  const int64_t blocks = s.B * s.H * (s.V / walk_own(static_cast<int>(s.V)));  // of outputs, where a walk ends where T does
+  const bool one_on_each = s.K == 256 || walks_fuse(s);                        // multiprocessor; else two
+  s.span = blocks < 64 ? kLongSpan : kLongerSpan;
+  s.walk = blocks >= (one_on_each ? 64 : 128) ? 2 * s.span : s.span;
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {

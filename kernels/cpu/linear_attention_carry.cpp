@@ -117,7 +117,10 @@ void advance(const AttentionShape& s, const AttentionChunks& chunks, const Tenso
     const int64_t head = item / groups, row = item % groups * kRows, count = std::min(kRows, s.K - row);
     Real* state = states.as<Real>() + (head * (num_chunks + 1) * s.K + row) * s.V;
     Real* previous = state + (kForward ? 0 : num_chunks * s.K * s.V);
-    std::copy_n(first.as<Real>() + (head * s.K + row) * s.V, count * s.V, previous);
+    if (first.defined())
+      std::copy_n(first.as<Real>() + (head * s.K + row) * s.V, count * s.V, previous);
+    else
+      std::fill_n(previous, count * s.V, Real{});
     for (int64_t step = 0; step < num_chunks; ++step) {
       const int64_t chunk = kForward ? step : num_chunks - 1 - step;
       Real* next = state + (kForward ? chunk + 1 : chunk) * s.K * s.V;
@@ -133,7 +136,7 @@ void advance(const AttentionShape& s, const AttentionChunks& chunks, const Tenso
       }
       previous = next;
     }
-    std::copy_n(previous, count * s.V, last.as<Real>() + (head * s.K + row) * s.V);
+    if (last.defined()) std::copy_n(previous, count * s.V, last.as<Real>() + (head * s.K + row) * s.V);
   }
 }
 

@@ -16,10 +16,16 @@ using attention::Pass;
 
 void launch_carry(Stage& stage, bool backward) {
   const Arguments& a = stage.arguments();
-  if (stage.walks()) return stage.launch(stage.walk(false, backward, Stage::Made::kCarry));
+  if (stage.walks()) return stage.launch_carries(backward, stage.shape().num_spans());
   stage.launch(
       attention::carry_fits, [&] { return attention::launch_carry(a, backward, stage.queue()); },
       [&] { return attention::launch_general_carry(a, stage.bfloat16(), backward, nullptr, stage.queue()); });
+}
+
+void launch_advance(Stage& stage, bool backward, int64_t num_spans, const float* first, float* last) {
+  Arguments a = stage.arguments();
+  a.N = stage.shape().num_spans();
+  check_launch(attention::launch_advance(a, backward, num_spans, first, last, stage.queue()), "advance");
 }
 
 /// Goes chunk by chunk from the stored state at the start of the token's span (backward: at its end).
@@ -44,8 +50,9 @@ void compose_part(Stage& stage, bool backward, int64_t span, const float* states
   } while (at != token);
 }
 
-/// What a shard of one span starts from and where its ends go; null where stages before have met them.
+/// Where walks over a whole shard begin, and where the reversed one ends; other walks begin from states in memory.
 struct Ends {
+  bool whole_forward = false, whole_reversed = false;
   const float* h0 = nullptr;
   const float* dht = nullptr;
   float* dh0 = nullptr;
@@ -56,11 +63,11 @@ void walk_gradients(Stage& stage, const Ends& ends) {
   Arguments& a = stage.arguments();
   attention::Walk dv = stage.walk(false, true, Stage::Made::kOutput);
   dv.out = a.dv;
-  dv.first = ends.dht, dv.last = ends.dh0;
+  dv.whole = ends.whole_reversed, dv.first = ends.dht, dv.last = ends.dh0;
   if (stage.learned()) {
     attention::Walk states = stage.walk(false, false, Stage::Made::kChunkStates);
     states.chunk_states = a.chunk_state;
-    states.first = ends.h0;
+    states.whole = ends.whole_forward, states.first = ends.h0;
     dv.chunk_states = a.chunk_dstate;
     stage.launch(states);
     stage.launch(dv);
@@ -69,7 +76,7 @@ void walk_gradients(Stage& stage, const Ends& ends) {
   }
   attention::Walk dq = stage.walk(true, false, Stage::Made::kOutput), dk = stage.walk(true, true, Stage::Made::kOutput);
   dq.out = a.dq, dk.out = a.dk;
-  dq.first = ends.h0;
+  dq.whole = ends.whole_forward, dq.first = ends.h0;
   if (stage.gradients_at_once()) dv.dk_read = dk.read, dv.dk_out = dk.out;
   stage.launch(dv);
   stage.launch(dq);
@@ -108,10 +115,9 @@ void advance_forward(const AttentionInputs& in, const AttentionChunks& chunks, c
   Stage stage(in, stream, "advance_forward");
   stage.decays(chunks);
   stage.arguments().state = stage.states(chunks.state, "states");
-  const float* first = stage.number(h0, "h0", in.shape.state());
-  float* last = stage.number(ht, "ht", in.shape.state());
-  stage.arguments().N = in.shape.num_spans();
-  check_launch(attention::launch_advance(stage.arguments(), false, first, last, stage.queue()), "advance_forward");
+  const float* first = stage.end(h0, "h0");
+  float* last = stage.end(ht, "ht");
+  launch_advance(stage, false, in.shape.num_spans(), first, last);
 }
 
 void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& o, const Stream& stream) {
@@ -133,6 +139,7 @@ void output_forward(const AttentionInputs& in, const AttentionChunks& chunks, co
 void carry_backward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& dout,
                     const AttentionChunks& dchunks, const Stream& stream) {
   Stage stage(in, stream, "carry_backward");
+  stage.decays(chunks);
   stage.arguments().dstate = stage.states(dchunks.state, "state gradients");
   stage.arguments().dout = stage.activation(dout, "dout", stage.values());
   stage.work(chunks);
@@ -144,10 +151,9 @@ void advance_backward(const AttentionInputs& in, const AttentionChunks& chunks, 
   Stage stage(in, stream, "advance_backward");
   stage.decays(chunks);
   stage.arguments().dstate = stage.states(dchunks.state, "state gradients");
-  const float* first = stage.number(dht, "dht", in.shape.state());
-  float* last = stage.number(dh0, "dh0", in.shape.state());
-  stage.arguments().N = in.shape.num_spans();
-  check_launch(attention::launch_advance(stage.arguments(), true, first, last, stage.queue()), "advance_backward");
+  const float* first = stage.end(dht, "dht");
+  float* last = stage.end(dh0, "dh0");
+  launch_advance(stage, true, in.shape.num_spans(), first, last);
 }
 
 void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
@@ -166,42 +172,58 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
 
 void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                        const Tensor& o, const Stream& stream) {
-  cuda::attention_states(in, chunks, h0, ht, stream);
   Stage stage(in, stream, "attention_forward");
-  if (!stage.one_walk()) return cuda::output_forward(in, chunks, o, stream);
+  if (!stage.walk_ends(ht)) {
+    cuda::attention_states(in, chunks, h0, ht, stream);
+    return cuda::output_forward(in, chunks, o, stream);
+  }
   stage.arguments().state = stage.states(chunks.state, "states");
   stage.work(chunks);
   attention::Walk w = stage.walk(false, false, Stage::Made::kOutput);
   w.out = stage.activation(o, "o", stage.values());
-  w.first = stage.number(h0, "h0", in.shape.state());
-  w.last = stage.number(ht, "ht", in.shape.state());
+  w.whole = true, w.first = stage.end(h0, "h0"), w.last = stage.end(ht, "ht");
+  if (stage.takes_scores()) stage.launch_scores();
   stage.launch(w);
 }
 
 void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                       const Stream& stream) {
   Stage stage(in, stream, "attention_states");
-  if (!stage.one_walk()) {
+  if (!stage.walks()) {
     cuda::carry_forward(in, chunks, stream);
     return cuda::advance_forward(in, chunks, h0, ht, stream);
   }
+  stage.decays(chunks);
+  stage.arguments().state = stage.states(chunks.state, "states");
   stage.work(chunks);
   if (stage.takes_scores()) stage.launch_scores();
+  if (stage.one_walk() && !ht.defined()) return;
+  const int64_t carried = stage.carried_spans(false, ht);
+  const float* first = stage.end(h0, "h0");
+  float* last = stage.end(ht, "ht");
+  stage.launch_carries(false, carried);
+  launch_advance(stage, false, carried, first, last);
 }
 
 void attention_backward(const AttentionInputs& in, const AttentionChunks& chunks, const AttentionChunks& dchunks,
                         const Tensor& h0, const Tensor& dout, const Tensor& dht, const Tensor& dh0,
                         const AttentionGradients& out, const Stream& stream) {
   Stage stage(in, stream, "attention_backward");
-  if (stage.one_walk()) {
-    take_gradients(stage, in, chunks, dchunks, dout, out);
-    const Shape state = in.shape.state();
-    return walk_gradients(
-        stage, {stage.number(h0, "h0", state), stage.number(dht, "dht", state), stage.number(dh0, "dh0", state)});
+  if (!stage.walks()) {
+    cuda::carry_backward(in, chunks, dout, dchunks, stream);
+    cuda::advance_backward(in, chunks, dchunks, dht, dh0, stream);
+    return cuda::attention_gradients(in, chunks, dchunks, dout, out, stream);
   }
-  cuda::carry_backward(in, chunks, dout, dchunks, stream);
-  cuda::advance_backward(in, chunks, dchunks, dht, dh0, stream);
-  cuda::attention_gradients(in, chunks, dchunks, dout, out, stream);
+  take_gradients(stage, in, chunks, dchunks, dout, out);
+  stage.decays(chunks);
+  Ends ends{stage.one_walk(), stage.walk_ends(dh0), stage.end(h0, "h0"), stage.end(dht, "dht"), stage.end(dh0, "dh0")};
+  if (!ends.whole_reversed) {
+    const int64_t carried = stage.carried_spans(true, dh0);
+    stage.launch_carries(true, carried);
+    launch_advance(stage, true, carried, ends.dht, ends.dh0);
+    ends.dh0 = nullptr;  // it is there
+  }
+  walk_gradients(stage, ends);
 }
 
 void state_at(const AttentionInputs& in, const AttentionChunks& chunks, int64_t token, const Tensor& h,

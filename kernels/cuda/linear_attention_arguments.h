@@ -46,11 +46,13 @@ struct Walk {
   const void* dk_read;              // v where dk is made, too, with dv (own is dout, update q, read k); or null
   int64_t own_dim;
   bool own_is_keys, reversed;
-  bool carry;  // from no state; writes the span's own state, and forward its decays to Arguments::decay_k
+  bool carry;  // from no state; writes the span's own state, and its decays to Arguments::decay_k
+  int64_t first_span, num_walks, spans_per_walk;
   int64_t num_spans, chunks_per_span;
   float* states;                // [B, H, num_spans + 1, K, V]
-  const float* first;           // [B, H, K, V]: what a shard of one span starts from, put into `states`; or null: there
-  float* last;                  // [B, H, K, V]: where its end goes, too; or null
+  bool whole;                   // the walk goes over all of the shard, from `first`, not from what is in `states`
+  const float* first;           // [B, H, K, V], or null: zeros
+  float* last;                  // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
   const __nv_bfloat16* scores;  // [B, H, N, C, C], and
   const float* chunk_decay;     // [B, H, N, K]: where decays have channels
   void *out, *dk_out;           // [B, T, H, own_dim]
@@ -100,7 +102,9 @@ cudaError_t launch_general_carry(const Arguments& a, bool bfloat16, bool backwar
                                  cudaStream_t stream);
 cudaError_t launch_general_pass(const Arguments& a, bool bfloat16, Pass pass, cudaStream_t stream);
 
-/// Composes the chunks: forward from first = h0 into last = ht, backward from first = dht into last = dh0.
-cudaError_t launch_advance(const Arguments& a, bool backward, const float* first, float* last, cudaStream_t stream);
+/// Composes `count` of a.N spans: forward the first ones from first = h0, backward the last ones from first = dht (null:
+/// zeros); where they are all, into last = ht or dh0 (or null).
+cudaError_t launch_advance(const Arguments& a, bool backward, int64_t count, const float* first, float* last,
+                           cudaStream_t stream);
 
 }  // namespace baton::cuda::attention

@@ -93,7 +93,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
 
   __device__ __forceinline__ void run() {
     const int64_t begin = span * w.chunks_per_span;
-    const int count = static_cast<int>(min(w.chunks_per_span, a.N - begin));
+    const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - begin));
     const int64_t first = this->reversed() ? begin + count - 1 : begin;
     if (threadIdx.x < kMakers) {
       hold_registers<false, 56>();
@@ -126,7 +126,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
       if (i + kStages < count) arrive<kAll>(kEmpty + stage);
     }
     if (carry()) this->end_carry();
-    if (w.first != nullptr) this->end_shard();
+    if (w.last != nullptr) this->end_shard();
   }
 
   // The makers. ---------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Stage {
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
     CHECK(s_.span > 0 && s_.span % kChunk == 0, "span {} must be a multiple of {}", s_.span, kChunk);
+    CHECK(s_.walk >= s_.span && s_.walk % s_.span == 0, "walk {} must be a multiple of span {}", s_.walk, s_.span);
     CHECK(!walks() || (bfloat16() && walks_take(s_, cuda::max_shared_bytes())),
           "span {}: gate {}, K {}, V {} in {} goes chunk by chunk", s_.span, to_string(s_.gate), s_.K, s_.V,
           to_string(dtype_));
@@ -63,6 +64,7 @@ class Stage {
   }
 
   Arguments& arguments() { return a_; }
+  const AttentionShape& shape() const { return s_; }
   bool bfloat16() const { return dtype_ == DType::kBFloat16; }
   bool bilinear() const { return s_.gate == GateKind::kBilinear; }
   cudaStream_t queue() const { return static_cast<cudaStream_t>(stream_.handle); }
@@ -83,6 +85,8 @@ class Stage {
     check_optional(x, name, wanted, shape, DType::kFloat32, stream_);
     return wanted ? number(x, name, shape) : nullptr;
   }
+  /// Null where it is not given, or not wanted.
+  float* end(const Tensor& x, const char* name) { return optional(x, name, x.defined(), s_.state()); }
   float* states(const Tensor& x, const char* name) { return number(x, name, s_.span_states()); }
   void decays(const AttentionChunks& chunks) {
     a_.decay_k = number(chunks.decay_k, "decay_k", s_.span_decays(s_.K));
@@ -90,8 +94,17 @@ class Stage {
   }
 
   bool walks() const { return s_.span > kChunk; }
-  /// One walk goes through the whole shard, so that it can end where the shard does.
-  bool one_walk() const { return walks() && s_.num_spans() == 1; }
+  /// One walk goes through the whole shard, so that it can begin where the shard does.
+  bool one_walk() const { return walks() && s_.num_walks() == 1; }
+  /// And end there: the end is not wanted, or is that of one span, so that it is what a composition gives but for
+  /// rounding.
+  bool walk_ends(const Tensor& end) const { return one_walk() && (!end.defined() || s_.num_spans() == 1); }
+  /// Spans whose carry a shard that hands nothing on needs, forward the first so many, backward the last.
+  int64_t carried_spans(bool backward, const Tensor& end) const {
+    if (end.defined()) return s_.num_spans();
+    const int64_t a_walk = s_.walk / s_.span;
+    return backward ? std::max<int64_t>(s_.num_spans() - a_walk, 0) : std::max<int64_t>(s_.num_walks() - 1, 0) * a_walk;
+  }
   bool vector() const { return s_.gate == GateKind::kVector; }
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
   /// Whether walks take what linear_attention_scores.cu makes.
@@ -125,9 +138,17 @@ class Stage {
     w.own_dim = own_is_keys ? s_.K : s_.V;
     w.own_is_keys = own_is_keys, w.reversed = reversed, w.carry = made == Made::kCarry;
     w.num_spans = s_.num_spans(), w.chunks_per_span = s_.span / kChunk;
+    w.num_walks = s_.num_walks(), w.spans_per_walk = s_.walk / s_.span;
     w.states = reversed ? a_.dstate : a_.state;
     w.scores = decayed_.scores, w.chunk_decay = decayed_.decay;
     return w;
+  }
+  /// Of the first so many spans, or the last.
+  void launch_carries(bool backward, int64_t num_spans) {
+    attention::Walk w = walk(false, backward, Made::kCarry);
+    w.num_walks = num_spans, w.spans_per_walk = 1;
+    w.first_span = backward ? w.num_spans - num_spans : 0;
+    launch(w);
   }
   void launch(const attention::Walk& w) {
     CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);

@@ -31,7 +31,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
 
   __device__ __forceinline__ void run() {
     const int64_t first = span * w.chunks_per_span;
-    const int count = static_cast<int>(min(w.chunks_per_span, a.N - first));
+    const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - first));
     const auto chunk = [&](int i) { return this->stretch(first + (reversed() ? count - 1 - i : i)); };
     this->start_copies(chunk(0), 0);
     this->begin_state();
@@ -55,7 +55,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       wait_products();
     }
     if (carry()) this->end_carry();
-    if (w.first != nullptr) this->end_shard();
+    if (w.last != nullptr) this->end_shard();
   }
 
   /// Outputs, and the state's way over the chunk. Where registers allow, its products run while outputs are written.
@@ -216,7 +216,7 @@ cudaError_t launch_walk_of(const Arguments& a, const Walk& w, cudaStream_t strea
   const auto kernel = walk_kernel<kKind, kChannels, kOwnTiles, kTiles>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
-  const int64_t blocks = a.B * a.H * w.num_spans * (w.own_dim / Traits::kOwn);
+  const int64_t blocks = a.B * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
   if (error != cudaSuccess || blocks == 0) return error;
   kernel<<<static_cast<unsigned>(blocks), Traits::kNumThreads, Traits::kSharedBytes, stream>>>(a, w);
   return cudaGetLastError();

@@ -58,7 +58,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   const Walk& w;
   int warp, lane, own0;  // own0: first own channel of this block; warp: of its side
   bool dk_side;          // of kGradients
-  int64_t batch, head, span;
+  int64_t batch, head, span;  // span: where the walk's tokens begin
   Tables& tables;
   Bf16* tiles;
   float state[kOther / 8][4];     // rows: own channels own_row() + {0, 8}; columns: other channels as in mma
@@ -74,9 +74,9 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
         tables(*reinterpret_cast<Tables*>(memory)),
         tiles(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)) {
     const int own_tiles = static_cast<int>(w.own_dim / kOwn);
-    const int64_t item = blockIdx.x / own_tiles, row = item / w.num_spans;
+    const int64_t item = blockIdx.x / own_tiles, row = item / w.num_walks;
     own0 = static_cast<int>(blockIdx.x % own_tiles) * kOwn;
-    span = item % w.num_spans, batch = row / a.H, head = row % a.H;
+    span = w.first_span + item % w.num_walks * w.spans_per_walk, batch = row / a.H, head = row % a.H;
   }
 
   __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
@@ -168,18 +168,27 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ float* span_state(int64_t index) const {
     return w.states + ((batch * a.H + head) * (w.num_spans + 1) + index) * a.K * a.V;
   }
+  /// Where the walk's states are, in its order.
+  __device__ __forceinline__ int64_t state_of_begin() const {
+    return reversed() ? min(span + w.spans_per_walk, w.num_spans) : span;
+  }
+  __device__ __forceinline__ int64_t state_of_end() const {
+    return reversed() ? span : min(span + w.spans_per_walk, w.num_spans);
+  }
   __device__ __forceinline__ void begin_state() {
-    float* stored = span_state(reversed() ? span + 1 : span);
-    const float* from = w.first == nullptr ? stored : w.first + (batch * a.H + head) * a.K * a.V;
-    for_state([&](float& x, int64_t place) { x = carry() ? 0.0f : from[place]; });
-    if (w.first != nullptr && !dk_side) store_state(stored);
+    float* stored = span_state(state_of_begin());
+    const float* first = w.first == nullptr ? nullptr : w.first + (batch * a.H + head) * a.K * a.V;
+    const float* from = carry() ? nullptr : w.whole ? first : stored;
+    for_state([](float& x, int64_t) { x = 0; });
+    if (from != nullptr) for_state([&](float& x, int64_t place) { x = from[place]; });
+    if (w.last != nullptr && !dk_side) store_state(stored);
 #pragma unroll
     for (float& decay : span_decay) decay = 1;
   }
   /// A span's own part, where the composition expects it, and its decays.
   __device__ __forceinline__ void end_carry() {
-    store_state(span_state(reversed() ? span : span + 1));
-    if (reversed() || own0 != 0) return;
+    store_state(span_state(state_of_end()));
+    if (own0 != 0) return;
     float* decay = a.decay_k + ((batch * a.H + head) * w.num_spans + span) * a.K;
     if constexpr (kChannels) {
 #pragma unroll
@@ -194,11 +203,11 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ void store_state(float* to) {
     for_state([&](float x, int64_t place) { to[place] = x; });
   }
-  /// The state that leaves a shard of one span.
+  /// The state that leaves the shard.
   __device__ __forceinline__ void end_shard() {
     if (dk_side) return;
-    store_state(span_state(reversed() ? span : span + 1));
-    if (w.last != nullptr) store_state(w.last + (batch * a.H + head) * a.K * a.V);
+    store_state(span_state(state_of_end()));
+    store_state(w.last + (batch * a.H + head) * a.K * a.V);
   }
   /// The state as it enters this chunk, [own, other], rounded. A lane collects eight neighbours.
   __device__ __forceinline__ void write_chunk_state(const Stretch& at) const {

@@ -230,6 +230,13 @@ TEST(CudaLinearAttention, StateAndItsGradientAtAnyToken) {
   }
 }
 
+TEST(CudaLinearAttention, EndsThatNobodyWantsAreLeftOut) {
+  for (GateKind gate : kGates) {
+    const AttentionProblem p = rounded(random_problem({2, 150, 2, 16, 40, gate}, 18));
+    for (DType dtype : kDTypes) expect_same_without_ends(p, dtype, stream());
+  }
+}
+
 TEST(CudaLinearAttention, TwoRunsGiveTheSameBits) {
   for (GateKind gate : kGates) {
     for (DType dtype : kDTypes) {

@@ -22,7 +22,7 @@ const Stream& stream() {
 
 AttentionProblem problem(const AttentionShape& shape, uint64_t seed) {
   AttentionProblem p = rounded(random_problem(shape, seed));
-  p.span = kSpan;
+  p.span = p.walk = kSpan;
   EXPECT_TRUE(walks_take(shape, cuda::max_shared_bytes()));
   return p;
 }
@@ -116,6 +116,10 @@ TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
     const AttentionResult whole = run_operator(p, kBf16, {}, stream());
     EXPECT_TRUE(run_operator(p, kBf16, {}, stream()) == whole) << "twice, " << to_string(gate);
     EXPECT_TRUE(run_operator(p, kBf16, {0, kSpan, kSpan, 4 * kSpan, T}, stream()) == whole) << to_string(gate);
+    p.walk = 2 * kSpan;
+    EXPECT_TRUE(run_operator(p, kBf16, {0, 2 * kSpan, 2 * kSpan, 6 * kSpan, T}, stream()) ==
+                run_operator(p, kBf16, {}, stream()))
+        << "walks of two spans, " << to_string(gate);
     const AttentionResult ref = token_reference(p);
     const std::vector<int64_t> uneven{0, 0, 90, 417, 449, 700, T}, tiny{0, 1, 2, 416, 417, 418, T};
     const AttentionResult cut = run_operator(p, kBf16, uneven, stream());
@@ -127,9 +131,29 @@ TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
   }
 }
 
+/// Walks of one span and of two, over all of the shard and over parts of it.
+TEST(CudaAttentionWalk, EndsThatNobodyWantsAreLeftOut) {
+  for (GateKind gate : kGates) {
+    for (int64_t dim : {64, 128}) {
+      for (int64_t T : {40, 128, 200, 256, 300, 700}) {
+        for (int64_t walk : {kSpan, 2 * kSpan}) {
+          SCOPED_TRACE(fmt::format("{} {} T {} walk {}", to_string(gate), dim, T, walk));
+          AttentionProblem p = problem({2, T, 2, dim, dim, gate}, 18);
+          p.walk = walk;
+          expect_same_without_ends(p, kBf16, stream());
+          pack(p);
+          expect_same_without_ends(p, kBf16, stream());
+          expect_right(p);
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaAttentionWalk, StateAtAnyToken) {
   for (GateKind gate : kGates) {
-    const AttentionProblem p = problem({2, 300, 2, 64, 64, gate}, 16);
+    AttentionProblem p = problem({2, 300, 2, 64, 64, gate}, 16);
+    p.walk = 2 * kSpan;
     for (int64_t t : {0, 1, 64, 127, 128, 200, 299, 300}) {
       SCOPED_TRACE(fmt::format("{} token {}", to_string(gate), t));
       const AttentionProblem before = take_tokens(p, 0, t), after = take_tokens(p, t, 300);

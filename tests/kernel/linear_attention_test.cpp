@@ -168,6 +168,13 @@ TEST(LinearAttention, StateAndItsGradientAtAnyToken) {
   }
 }
 
+TEST(LinearAttention, EndsThatNobodyWantsAreLeftOut) {
+  for (GateKind gate : kGates) {
+    SCOPED_TRACE(to_string(gate));
+    expect_same_without_ends(random_problem({2, 150, 2, 8, 24, gate}, 18), DType::kFloat64);
+  }
+}
+
 TEST(LinearAttention, NanStaysNan) {
   AttentionProblem p = random_problem({1, 130, 2, 8, 8, GateKind::kVector}, 10);
   p.gk[p.shape.H * p.shape.K * 70] = std::numeric_limits<double>::quiet_NaN();
@@ -179,7 +186,10 @@ TEST(LinearAttention, NanStaysNan) {
 
 TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   const auto span = [](int64_t K, int64_t V, GateKind gate, DType dtype = DType::kBFloat16) {
-    return attention_span({1, 5, 1, K, V, gate}, dtype);
+    AttentionShape s{1, 5, 1, K, V, gate};
+    choose_spans(s, dtype);
+    EXPECT_EQ(s.walk, s.span);
+    return s.span;
   };
   EXPECT_EQ(span(256, 512, GateKind::kVector), kLongSpan);
   EXPECT_EQ(span(256, 512, GateKind::kScalar), kLongSpan);
@@ -192,16 +202,20 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(span(64, 64, GateKind::kVector, DType::kFloat32), kChunk);
 
   const auto filled = [](int64_t B, int64_t H, int64_t K, int64_t V, GateKind gate) {
-    return attention_span({B, 5, H, K, V, gate}, DType::kBFloat16);
+    AttentionShape s{B, 5, H, K, V, gate};
+    choose_spans(s, DType::kBFloat16);
+    EXPECT_EQ(s.span, s.walk == kLongSpan ? kLongSpan : kLongerSpan);
+    return s.walk;
   };
-  EXPECT_EQ(filled(8, 16, 128, 128, GateKind::kFixed), kLongestSpan);
+  constexpr int64_t kTwoSpans = 2 * kLongerSpan;
+  EXPECT_EQ(filled(8, 16, 128, 128, GateKind::kFixed), kTwoSpans);
   EXPECT_EQ(filled(7, 16, 128, 128, GateKind::kFixed), kLongerSpan);
   EXPECT_EQ(filled(4, 16, 128, 128, GateKind::kFixed), kLongerSpan);
   EXPECT_EQ(filled(3, 16, 128, 128, GateKind::kFixed), kLongSpan);
-  EXPECT_EQ(filled(8, 4, 128, 512, GateKind::kVector), kLongestSpan) << "values in four blocks";
+  EXPECT_EQ(filled(8, 4, 128, 512, GateKind::kVector), kTwoSpans) << "values in four blocks";
   EXPECT_EQ(filled(4, 16, 64, 64, GateKind::kVector), kLongerSpan);
-  EXPECT_EQ(filled(4, 16, 128, 128, GateKind::kVector), kLongestSpan) << "one block a multiprocessor";
-  EXPECT_EQ(filled(4, 4, 256, 512, GateKind::kVector), kLongestSpan) << "one block a multiprocessor";
+  EXPECT_EQ(filled(4, 16, 128, 128, GateKind::kVector), kTwoSpans) << "one block a multiprocessor";
+  EXPECT_EQ(filled(4, 4, 256, 512, GateKind::kVector), kTwoSpans) << "one block a multiprocessor";
   EXPECT_EQ(filled(3, 4, 256, 512, GateKind::kVector), kLongSpan);
 
   // An A100 gives a block 163 KiB.

@@ -16,7 +16,7 @@ struct AttentionProblem {
   double scale = 1.0;
   std::vector<double> q, k, v, gk, gv, h0, dout, dht;
   std::vector<uint8_t> starts;  // empty: nowhere
-  int64_t span = 0;             // tokens of a span where a device takes long ones; 0: as many as it takes
+  int64_t span = 0, walk = 0;   // tokens of a span and a walk where a device takes long ones; 0: as many as it takes
 };
 
 /// By name: o, ht, dq, dk, dv, dh0; dgk for scalar, vector, bilinear; dgv for bilinear.

@@ -86,8 +86,8 @@ struct Shard {
     v = maker.make(p.v, values, dtype), dout = maker.make(p.dout, values, dtype);
     dq = maker.make_nan(keys, dtype), dk = maker.make_nan(keys, dtype);
     o = maker.make_nan(values, dtype), dv = maker.make_nan(values, dtype);
-    shape.span = attention_span(shape, dtype);
-    if (p.span > 0 && shape.span > kChunk) shape.span = p.span;
+    choose_spans(shape, dtype);
+    if (p.span > 0 && shape.span > kChunk) shape.span = p.span, shape.walk = p.walk;
     for (const bool gradient : {false, true}) {
       (gradient ? dchunks : chunks) =
           make_attention_chunks(shape, number, gradient, [&](const Shape& dims, DType kind) -> Tensor {
@@ -133,13 +133,19 @@ struct Shard {
   /// The same where the shard hands nothing on.
   OwnedTensor forward_alone(const Tensor& h0) const {
     OwnedTensor ht = make_state();
-    attention_forward(inputs(), chunks, h0, ht, o, maker.stream);
+    forward_alone(h0, ht);
     return ht;
+  }
+  void forward_alone(const Tensor& h0, const Tensor& ht) const {
+    attention_forward(inputs(), chunks, h0, ht, o, maker.stream);
   }
   OwnedTensor backward_alone(const Tensor& h0, const Tensor& dht) const {
     OwnedTensor dh0 = make_state();
-    attention_backward(inputs(), chunks, dchunks, h0, dout, dht, dh0, {dq, dk, dv, dgk, dgv}, maker.stream);
+    backward_alone(h0, dht, dh0);
     return dh0;
+  }
+  void backward_alone(const Tensor& h0, const Tensor& dht, const Tensor& dh0) const {
+    attention_backward(inputs(), chunks, dchunks, h0, dout, dht, dh0, {dq, dk, dv, dgk, dgv}, maker.stream);
   }
 
   /// Every output that this gate kind has, by name.
@@ -248,6 +254,36 @@ AttentionResult run_operator(const AttentionProblem& p, DType dtype, std::vector
     for (const auto& [name, x] : shards[i].outputs()) put(maker, x, cuts[i], p.shape.T, result[name]);
   }
   return result;
+}
+
+AttentionResult run_without_ends(const AttentionProblem& p, DType dtype, Ends ends, const Stream& stream) {
+  const Maker maker(stream, dtype);
+  const Shard shard(p, maker);
+  const auto state = [&](const std::vector<double>& x) {
+    return ends.begins ? maker.make(x, p.shape.state(), maker.number) : OwnedTensor{};
+  };
+  const OwnedTensor h0 = state(p.h0), dht = state(p.dht), dh0 = ends.dh0 ? shard.make_state() : OwnedTensor{};
+  shard.forward_alone(h0, Tensor{});
+  if (ends.again) attention_states(shard.inputs(), shard.chunks, h0, Tensor{}, stream);
+  shard.backward_alone(h0, dht, dh0);
+  AttentionResult result;
+  if (ends.dh0) result["dh0"] = maker.to_vector(dh0);
+  for (const auto& [name, x] : shard.outputs()) result[name] = maker.to_vector(x);
+  return result;
+}
+
+void expect_same_without_ends(AttentionProblem p, DType dtype, const Stream& stream) {
+  for (const bool begins : {true, false}) {
+    if (!begins) std::fill(p.h0.begin(), p.h0.end(), 0), std::fill(p.dht.begin(), p.dht.end(), 0);
+    const AttentionResult all = run_operator(p, dtype, {}, stream);
+    for (const bool dh0 : {false, true}) {
+      for (const bool again : {false, true}) {
+        for (const auto& [name, x] : run_without_ends(p, dtype, {begins, dh0, again}, stream)) {
+          EXPECT_TRUE(x == all.at(name)) << name << ", begins " << begins << ", dh0 " << dh0 << ", again " << again;
+        }
+      }
+    }
+  }
 }
 
 AttentionResult run_shard(const AttentionProblem& p, DType dtype, const Cross& cross, const Stream& stream,

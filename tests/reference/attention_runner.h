@@ -16,6 +16,16 @@ double tolerance(DType dtype, const std::string& name = "");
 AttentionResult run_operator(const AttentionProblem& problem, DType dtype, std::vector<int64_t> cuts = {},
                              const Stream& stream = {});
 
+/// What a run over one shard is given and asked for, beside outputs and gradients of inputs; ht is not.
+struct Ends {
+  bool begins = true;  // h0 and dht, else zeros
+  bool dh0 = false;
+  bool again = false;  // attention_states before the backward
+};
+AttentionResult run_without_ends(const AttentionProblem& problem, DType dtype, Ends ends, const Stream& stream = {});
+/// Expects the bits of run_operator, whatever ends are wanted.
+void expect_same_without_ends(AttentionProblem problem, DType dtype, const Stream& stream = {});
+
 /// How a state, or reversed its gradient, crosses a shard's borders after carry_forward (carry_backward): `entering` is
 /// known or received, then advance_forward (advance_backward) fills `leaving`, which is sent.
 using Cross =

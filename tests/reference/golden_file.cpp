@@ -44,7 +44,7 @@ AttentionProblem read_golden_problem(const Hdf5File& file, const std::string& na
   for (const auto& [tensor, to] : inputs) {
     if (file.exists(name + "/in/" + tensor)) to = read(file, name + "/in/" + tensor);
   }
-  const auto [B, T, H, K, V, gate, span] = p.shape;
+  const auto [B, T, H, K, V, gate, span, walk] = p.shape;
   if (gate == GateKind::kFixed) p.gk = every(p.gk, K, static_cast<size_t>(H));
   if (gate == GateKind::kScalar) p.gk = every(p.gk, K, static_cast<size_t>(B * T * H));
   for (int64_t start : file.read_ints(name, "boundaries")) {
