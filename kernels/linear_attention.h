@@ -138,8 +138,8 @@ void attention_gradients(const AttentionInputs& in, const AttentionChunks& chunk
 void attention_forward(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                        const Tensor& o, const Stream& stream);
 
-/// What attention_backward needs of a forward whose `chunks` have served another call since; with ht all that the stages
-/// leave.
+/// What attention_backward needs of a forward whose `chunks` have served another call since; with ht all that the
+/// stages leave.
 void attention_states(const AttentionInputs& in, const AttentionChunks& chunks, const Tensor& h0, const Tensor& ht,
                       const Stream& stream);
 

@@ -24,8 +24,8 @@ constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool 
 
 /// The same for a forward walk of vector gates that makes its decayed tiles itself, three chunks of them.
 constexpr int fused_walk_shared_bytes(int own, int other, bool read) {
-  const int tiles = 3 * (own / 64 + other / 64 + (read ? other / 64 + 1 : 0)) + (read ? 6 : 0);
-  const int walk_tables = (3 * other * 4 + 1023) / 1024 * 1024, maker_tables = other / 64 * 2048 + 64 * 4;
+  const int tiles = 3 * (own / 64 + other / 64 * (read ? 2 : 1)) + (read ? 1 + 8 : 0);
+  const int walk_tables = (3 * other * 4 + 1023) / 1024 * 1024, maker_tables = 2 * (other / 64) * 2048 + 64 * 4 + 64;
   return tiles * 64 * 64 * 2 + walk_tables + (maker_tables + 1023) / 1024 * 1024;
 }
 /// Whether there is one, for devices with warpgroups. Decayed tiles are made again for every tile of own channels, so

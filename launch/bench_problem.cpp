@@ -99,9 +99,7 @@ BenchProblem::BenchProblem(const AttentionShape& s, DType dtype, const Stream& s
 
 void BenchProblem::forward() const { attention_forward(in_, chunks_, {}, {}, o_, stream_); }
 
-void BenchProblem::backward() const {
-  attention_backward(in_, chunks_, dchunks_, {}, dout_, {}, {}, out_, stream_);
-}
+void BenchProblem::backward() const { attention_backward(in_, chunks_, dchunks_, {}, dout_, {}, {}, out_, stream_); }
 
 std::vector<BenchProblem::Stage> BenchProblem::stages() const {
   const Parts p = parts_of(in_.shape, in_.q.dtype);

@@ -49,10 +49,10 @@ struct Walk {
   bool carry;  // from no state; writes the span's own state, and its decays to Arguments::decay_k
   int64_t first_span, num_walks, spans_per_walk;
   int64_t num_spans, chunks_per_span;
-  float* states;                // [B, H, num_spans + 1, K, V]
-  bool whole;                   // the walk goes over all of the shard, from `first`, not from what is in `states`
-  const float* first;           // [B, H, K, V], or null: zeros
-  float* last;                  // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
+  float* states;       // [B, H, num_spans + 1, K, V]
+  bool whole;          // the walk goes over all of the shard, from `first`, not from what is in `states`
+  const float* first;  // [B, H, K, V], or null: zeros
+  float* last;         // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
   const __nv_bfloat16* scores;  // [B, H, N, C, C], and
   const float* chunk_decay;     // [B, H, N, K]: where decays have channels
   void *out, *dk_out;           // [B, T, H, own_dim]
@@ -102,8 +102,8 @@ cudaError_t launch_general_carry(const Arguments& a, bool bfloat16, bool backwar
                                  cudaStream_t stream);
 cudaError_t launch_general_pass(const Arguments& a, bool bfloat16, Pass pass, cudaStream_t stream);
 
-/// Composes `count` of a.N spans: forward the first ones from first = h0, backward the last ones from first = dht (null:
-/// zeros); where they are all, into last = ht or dh0 (or null).
+/// Composes `count` of a.N spans: forward the first ones from first = h0, backward the last ones from first = dht
+/// (null: zeros); where they are all, into last = ht or dh0 (or null).
 cudaError_t launch_advance(const Arguments& a, bool backward, int64_t count, const float* first, float* last,
                            cudaStream_t stream);
 

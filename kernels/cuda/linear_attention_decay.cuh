@@ -41,6 +41,15 @@ __device__ __forceinline__ float start_or(const Arguments& a, const Stretch& at,
   return a.starts != nullptr && a.starts[at.batch * a.T + at.first + t] != 0 ? -CUDART_INF_F : gate;
 }
 
+/// A bit for every document start among kTokens tokens from `first` in [B, T], of which n are there.
+template <int kTokens>
+__device__ __forceinline__ uint32_t starts_of(const Arguments& a, int64_t first, int n) {
+  uint32_t starts = 0;
+  if (a.starts == nullptr) return starts;
+  for (int t = 0; t < kTokens && t < n; ++t) starts |= static_cast<uint32_t>(a.starts[first + t] != 0) << t;
+  return starts;
+}
+
 /// Two channels, 8 tokens, in registers; level by level. Thread i has tokens 8 (i / 32) .. of channels 2 (i % 32) + {0,
 /// 1} of a tile.
 struct ChannelDecay {
@@ -74,7 +83,7 @@ struct ChannelDecay {
       gate[t] = both(0);
       if (first + t < at.n && channel < dim) gate[t] = *reinterpret_cast<const float2*>(from);
     }
-    const uint32_t starts = starts_from(a, at, first);
+    const uint32_t starts = starts_of<kSub>(a, at.batch * a.T + at.first + first, at.n - first);
     uint32_t forgets = starts | starts << kSub;
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
@@ -84,15 +93,6 @@ struct ChannelDecay {
     }
     return forgets;
   }
-  /// A bit for every document start among a thread's tokens.
-  static __device__ __forceinline__ uint32_t starts_from(const Arguments& a, const Stretch& at, int first) {
-    if (a.starts == nullptr) return 0;
-    const uint8_t* from = a.starts + at.batch * a.T + at.first + first;
-    uint32_t starts = 0;
-    for (int t = 0; t < kSub && first + t < at.n; ++t) starts |= static_cast<uint32_t>(from[t] != 0) << t;
-    return starts;
-  }
-
   /// Sum over all 8 tokens; before the climb.
   __device__ __forceinline__ float2 total() const {
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));

@@ -8,7 +8,7 @@ template <WalkKind kKind, int kOwnTiles, int kTiles>
 __global__ void __launch_bounds__((FusedTraits<kKind, kOwnTiles, kTiles>::kThreadsOfBlock), 1)
     fused_kernel(Arguments a, Walk w) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
-  FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
+  if constexpr (kWarpgroups) FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
 }
 
 template <WalkKind kKind, int kOwnTiles, int kTiles>

@@ -1,9 +1,12 @@
-// A forward walk of vector gates from q, k and gates themselves: two thirds of a block's warps, the makers, make a
-// chunk's decayed tiles and scores in shared memory (as linear_attention_scores.cu makes them), the others walk over
-// the chunk before (linear_attention_walk.cuh). Every input is read once, and o alone is written. For K = 128.
+// A walk of vector gates from q, k and gates themselves: half of a block's warps, the makers, make a chunk's decayed
+// tiles and scores in shared memory (as linear_attention_scores.cu makes them), the others walk over the chunk before
+// (linear_attention_walk.cuh). Every input is read once, and the walk's output alone is written. For K = 128.
 //
-// Eight makers' warps make each tile of 64 keys; they hold fewer registers than the walk's. Named barriers hand on a
-// chunk's tiles (kFull) and their place (kEmpty). Shared memory: FusedTraits::kSharedBytes, of which a Hopper has
+// Where a chunk is mild, keys are grown from its start for the state's update too; the state then takes the chunk's
+// decay after it (reversed: before), S = G (S + k^T v), and the walk makes the scores from what makers leave, by wgmma.
+// Of other chunks makers make them. Four makers' warps make a tile of 64 keys; they hold fewer registers than the
+// walk's warps, which copy. Phases say when copies are there, when a chunk is made, and when
+// makers may write over what scores come from. Shared memory: FusedTraits::kSharedBytes, of which a Hopper has
 // enough; without its instructions no registers change hands, so such devices are given the other walks.
 #pragma once
 
@@ -13,34 +16,41 @@
 
 namespace baton::cuda::attention {
 
+constexpr int kRun = 8;  // tokens of a maker
+static_assert(kRun == kSub);
+
 template <WalkKind kKind, int kOwnTiles, int kTiles>
 struct FusedTraits : WalkTraits<kKind, true, kOwnTiles, kTiles> {
   using Walks = WalkTraits<kKind, true, kOwnTiles, kTiles>;
   using Walks::kRead;
   struct MakerTables {
-    ChannelSums sums[kTiles];
+    ChannelSums sums[2][kTiles];  // of even and odd chunks
     float own[kChunk];
+    Phases copied[Walks::kStages];  // the walk has left a stage, and its copies are there
+    Phases full[Walks::kStages];    // makers have made a chunk
+    Phases scored[2];               // scores of even and odd chunks are where the walk needs them
+    bool mild[Walks::kStages];
   };
   static_assert(kTiles == 2);
-  static constexpr int kMakers = kTiles * kThreads, kThreadsOfBlock = kMakers + Walks::kNumThreads;
-  // Tables and stages of the walk; tables; six tiles that scores are made of.
+  static constexpr int kMakers = 1024 / kRun * kTiles, kThreadsOfBlock = kMakers + Walks::kNumThreads;
+  static_assert(kMakers == kThreads, "levels are made by as many");
+  // Tables and stages of the walk, its scores; tables; what scores are made of, beside q~ and keys: four tiles of even
+  // and odd chunks each, or of one that is not mild six, and its scores in one of its own four.
   static constexpr int kMakerTableBytes = (sizeof(MakerTables) + 1023) / 1024 * 1024;
-  static constexpr int kSharedBytes = Walks::kSharedBytes + kMakerTableBytes + (kRead ? kLevels * kTileBytes : 0);
+  static constexpr int kSharedBytes = Walks::kSharedBytes + kMakerTableBytes + (kRead ? 8 * kTileBytes : 0);
   static_assert(kSharedBytes == fused_walk_shared_bytes(64 * kOwnTiles, 64 * kTiles, kRead));
 };
 
-// Named barriers. kFull and kEmpty are those of the first of three stages.
-constexpr int kOfMakers = 1, kOfLevels = 2, kFull = 3, kEmpty = 6;
+// Named barriers.
+constexpr int kOfMakers = 1, kOfWalk = 2;
+
+/// A chunk is mild where every kSub tokens forget no more than this; logarithm, base 2.
+constexpr float kGentle = -60.0f / kNumSubs;
 
 /// Waits until kNumThreads have come to the barrier.
 template <int kNumThreads>
 __device__ __forceinline__ void meet(int barrier) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "n"(kNumThreads) : "memory");
-}
-/// Is one of them, and goes on.
-template <int kNumThreads>
-__device__ __forceinline__ void arrive(int barrier) {
-  asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "n"(kNumThreads) : "memory");
 }
 /// Waits, too; whether it is so for every one of them.
 template <int kNumThreads>
@@ -70,77 +80,134 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   using Traits = FusedTraits<kKind, kOwnTiles, kTiles>;
   using MakerTables = typename Traits::MakerTables;
   using Base::a, Base::w, Base::lane, Base::own0, Base::span, Base::tables, Base::kSize;
-  using Base::own_tile, Base::read_tile, Base::update_tile, Base::scores, Base::carry;
-  static constexpr int kStages = Traits::kStages, kAll = Traits::kThreadsOfBlock, kMakers = Traits::kMakers;
+  using Base::own_tile, Base::read_tile, Base::update_tile, Base::scores, Base::carry, Base::grown, Base::kWarps;
+  static constexpr int kStages = Traits::kStages, kMakers = Traits::kMakers;
   static constexpr bool kRead = Traits::kRead;
-
-  /// A chunk's place in tensors, in numbers.
-  struct Place {
-    int64_t keys, values, starts;  // of its first token in [B, T, H, K], in [B, T, H, V], and in [B, T]
-    int n;                         // tokens of the shard from there on
-  };
 
   MakerTables& made;
   Bf16* work;
-  int own, maker;  // a maker's tile of keys, and its warp among the eight of that
+  int own;  // a maker's tile of keys
 
   __device__ __forceinline__ FusedBlock(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : Base(arguments, walk, memory),
         made(*reinterpret_cast<MakerTables*>(memory + Traits::Walks::kSharedBytes)),
         work(reinterpret_cast<Bf16*>(memory + Traits::Walks::kSharedBytes + Traits::kMakerTableBytes)),
-        own(threadIdx.x / kThreads),
-        maker(threadIdx.x / 32 % 8) {}
+        own(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / (1024 / kRun), 0)) {}
 
   __device__ __forceinline__ void run() {
     const int64_t begin = span * w.chunks_per_span;
     const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - begin));
     const int64_t first = this->reversed() ? begin + count - 1 : begin;
+    if (threadIdx.x == 0) {
+      for (Phases& phases : made.copied) phases.begin(32 * kWarps);
+      for (Phases& phases : made.full) phases.begin(kMakers);
+      for (Phases& phases : made.scored) phases.begin(32 * kWarps);
+    }
+    __syncthreads();
     if (threadIdx.x < kMakers) {
-      hold_registers<false, 56>();
+      hold_registers<false, 96>();
       make(first, count);
     } else {
-      hold_registers<true, 128>();
+      hold_registers<true, 160>();
       go(first, count);
     }
   }
 
+  static __device__ __forceinline__ void come(Phases& phases) {
+    __syncwarp();  // lest the compiler hold a loop's numbers, which all threads share, in every thread's registers
+    phases.come();
+  }
+
   // The walk. -----------------------------------------------------------------------------------------------------
 
+  static __device__ __forceinline__ void walkers_meet() { meet<32 * kWarps>(kOfWalk); }
+
   __device__ __forceinline__ void go(int64_t first, int count) {
+    for (int i = 0; i < kStages - 1; ++i) start(first, i, count);
     this->begin_state();
     for (int i = 0; i < count; ++i) {
       const int stage = i % kStages;
       const Stretch at = this->stretch(first + i * step());
-      meet<kAll>(kFull + stage);
-      if constexpr (kKind != WalkKind::kFusedForward) {
-        if (w.chunk_states != nullptr) this->write_chunk_state(at);
-      }
+      walkers_meet();
+      start(first, i + kStages - 1, count);  // where the chunk before has been
+      made.full[stage].wait(i / kStages % 2);
+      grown = made.mild[stage];
       if constexpr (kRead) {
+        if (grown) {
+          MildScores sums;
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) sums.add(operands(i, tile), lane);
+          begin_chunk(at, stage);
+          wait_products();
+          come(made.scored[i % 2]);
+          sums.write(lane, scores(0));
+        } else {
+          begin_chunk(at, stage);
+          copy_scores(level_scores(i));
+          come(made.scored[i % 2]);
+        }
+        publish_tiles();
+        walkers_meet();
         this->read_chunk(at, stage);
       } else {
+        begin_chunk(at, stage);
         uint32_t own[4][4];
         this->load_own(stage, own);
         this->advance(stage, own);
       }
+      typename Base::Decay decay;
+      this->read_decay(stage, decay);  // while the products run
       wait_products();
-      if (i + kStages < count) arrive<kAll>(kEmpty + stage);
+      if (grown && !this->reversed()) this->decay_state(stage, decay);
     }
     if (carry()) this->end_carry();
     if (w.last != nullptr) this->end_shard();
+  }
+  /// Copies of chunk i's tiles, if there is one; its gates come to the second cache, since makers have registers for
+  /// one chunk's alone.
+  __device__ __forceinline__ void start(int64_t first, int i, int count) {
+    if (i >= count) return;
+    const int stage = i % kStages, row = this->thread() / 8, col = this->thread() % 8 * 8;
+    const Stretch at = this->stretch(first + i * step());
+    const int64_t key = token_offset(a, at, a.K) + row * keys() + col;
+    const int64_t value = token_offset(a, at, w.own_dim) + row * values() + own0 + col;
+    const auto *q = static_cast<const Bf16*>(a.q) + key, *k = static_cast<const Bf16*>(a.k) + key;
+    copy<kOwnTiles>(static_cast<const Bf16*>(w.own) + value, values(), at.n, own_tile(stage, 0));
+    copy<kTiles>(this->reversed() ? q : k, keys(), at.n, update_tile(stage, 0));
+    if constexpr (kRead) copy<kTiles>(this->reversed() ? k : q, keys(), at.n, read_tile(stage, 0));
+    made.copied[stage].come_with_copies();
+#pragma unroll
+    for (int i = 0; i < kChunk; i += 4 * kWarps) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float* piece = a.gk + key + i * keys() + tile * kTile;
+        if (row + i < at.n) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(piece));
+      }
+    }
+  }
+  template <int kNumTiles>
+  __device__ __forceinline__ void copy(const Bf16* from, int stride, int n, Bf16* tiles) {
+    copy_rows<32 * kWarps, kNumTiles>(this->thread(), from, stride, n, tiles);
+  }
+  __device__ __forceinline__ void begin_chunk(const Stretch& at, int stage) {
+    if constexpr (kKind != WalkKind::kFusedForward) {
+      if (w.chunk_states != nullptr) this->write_chunk_state(at);
+    }
+    if (grown && this->reversed()) this->decay_state(stage);
+  }
+  /// Zeros in blocks above the diagonal.
+  __device__ __forceinline__ void copy_scores(const Bf16* from) {
+    for (int i = this->thread(); i < kSize / 8; i += 32 * kWarps) {
+      const int row = i / 8, at = place(row, i % 8 * 8);
+      const uint4 zeros = {0, 0, 0, 0};
+      reinterpret_cast<uint4&>(scores(0)[at]) = i % 8 / 2 > row / 16 ? zeros : reinterpret_cast<const uint4&>(from[at]);
+    }
   }
 
   // The makers. ---------------------------------------------------------------------------------------------------
 
   static __device__ __forceinline__ void makers_meet() { meet<kMakers>(kOfMakers); }
 
-  __device__ __forceinline__ Place place_of(const Stretch& at) const {
-    return {token_offset(a, at, a.K), token_offset(a, at, w.own_dim) + own0, at.batch * a.T + at.first,
-            static_cast<int>(a.T - at.first)};
-  }
-  __device__ __forceinline__ void next_chunk(Place& at) const {
-    const int tokens = kChunk * step();
-    at.keys += tokens * keys(), at.values += tokens * values(), at.starts += tokens, at.n -= tokens;
-  }
   /// To the chunk after.
   __device__ __forceinline__ int step() const { return this->reversed() ? -1 : 1; }
   /// Queries and keys of a chunk; walks without outputs have those that update the state.
@@ -153,122 +220,94 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   /// From a token to the next.
   __device__ __forceinline__ int keys() const { return static_cast<int>(a.H * a.K); }
   __device__ __forceinline__ int values() const { return static_cast<int>(a.H * w.own_dim); }
-
-  /// Copies of a chunk's tiles; its gates come to the second cache, since there are registers for one chunk's alone.
-  __device__ __forceinline__ void start(const Place& at, int stage) {
-    const int64_t piece = at.keys + piece_row() * keys() + piece_col();
-    const int64_t value = at.values + piece_row() * values() + piece_col();
-    copy_rows<kMakers, kOwnTiles>(static_cast<const Bf16*>(w.own) + value, values(), at.n, own_tile(stage, 0));
-    const auto *q = static_cast<const Bf16*>(a.q) + piece, *k = static_cast<const Bf16*>(a.k) + piece;
-    copy_rows<kMakers, kTiles>(this->reversed() ? q : k, keys(), at.n, update_tile(stage, 0));
-    if constexpr (kRead) copy_rows<kMakers, kTiles>(this->reversed() ? k : q, keys(), at.n, read_tile(stage, 0));
-    commit_copies();
-    if (piece_row() >= at.n) return;
-    const float* line = a.gk + at.keys + piece_row() * keys() + piece_col();
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line + i * kTile));
-  }
-  __device__ __forceinline__ void load(const Place& at, MildGates& gates) const {
-    gates.load(a.gk + at.keys + maker * kSub * keys() + own * kTile + 2 * lane, keys(), at.n - maker * kSub);
-  }
-  /// A bit for every document start among the thread's tokens.
-  __device__ __forceinline__ uint32_t starts_of(const Place& at) const {
-    uint32_t starts = 0;
-    for (int t = 0; a.starts != nullptr && t < kSub && maker * kSub + t < at.n; ++t) {
-      starts |= uint32_t{a.starts[at.starts + maker * kSub + t] != 0} << t;
-    }
-    return starts;
-  }
-
   __device__ __forceinline__ void make(int64_t first, int count) {
-    MildGates gates;
-    Place at = place_of(this->stretch(first));
-    start(at, 0);
-    load(at, gates);
-    for (int i = 0; i < (kRead ? kStages : 0); ++i) clear_scores(i);  // blocks above the diagonal stay so
+    MildGates<kRun> gates;
+    const float* from;  // of this thread's run
+    int left;           // tokens of the shard from there on
+    const auto load = [&](int i) {
+      const Stretch at = this->stretch(first + min(i, count - 1) * step());
+      from = a.gk + token_offset(a, at, a.K) + run_token<kRun>() * keys() + own * kTile + run_channel();
+      left = static_cast<int>(a.T - at.first) - run_token<kRun>();
+      gates.load(from, keys(), left);
+    };
+    load(0);
     for (int i = 0; i < count; ++i) {
-      const int stage = i % kStages, following = (i + 1) % kStages;
-      gates.forget(starts_of(at));
-      made.sums[own][maker][lane] = gates.total();
-      wait_copies<0>();
-      makers_meet();
-      next_chunk(at);
-      if (i + 1 < count) {
-        if (i + 1 >= kStages) meet<kAll>(kEmpty + following);
-        start(at, following);
-      } else if (this->reversed()) {
-        at.n = 0;  // before the shard there is nothing
-      }
-      make_chunk(first + i * step(), stage, gates, at);
-      publish_tiles();
-      arrive<kAll>(kFull + stage);
-    }
-  }
-
-  __device__ __forceinline__ void clear_scores(int stage) {
-    reinterpret_cast<uint4*>(scores(stage))[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    static_assert(kMakers * sizeof(uint4) == kTileBytes);
-  }
-
-  /// Leaves the gates of the next one, at `next`.
-  __device__ __forceinline__ void make_chunk(int64_t chunk, int stage, MildGates& gates, const Place& next) {
-    const MildDecay decay(made.sums[own], maker);
-    if (maker == 0) *reinterpret_cast<float2*>(tables.whole[stage] + own * kTile + 2 * lane) = decay.whole;
-    if (agree<kMakers>(kOfMakers, decay.mild())) {
-      make_mild(stage, gates, decay, next);
-    } else {
-      if (own == 0) make_by_levels(this->stretch(chunk), stage);
-      load(next, gates);
-      makers_meet();  // before the next chunk's sums
-    }
-  }
-  __device__ __forceinline__ void make_mild(int stage, MildGates& gates, const MildDecay& decay, const Place& next) {
-    if constexpr (!kRead) {
-      if (this->reversed()) {
-        decay_queries_mildly(a.scale, gates, decay, maker, update_tile(stage, own));
+      const int stage = i % kStages;
+      MildDecay<kRun> decay;
+      gates.forget(starts_of<kRun>(a, (this->batch + 1) * a.T - left, left));
+      const float4 sum = decay.begin(gates, made.sums[i % 2][own]);
+      const bool gentle = agree<kMakers>(kOfMakers, least(sum) >= kGentle);
+      made.copied[stage].wait(i / kStages % 2);
+      decay.end(made.sums[i % 2][own]);
+      if (write_whole(stage, gentle, decay.before + sum)) {
+        if (i + 1 < count) from += step() * kChunk * keys(), left -= step() * kChunk;
+        make_mild(i, gates, decay.before, [&](int t) { gates.gate[t] = load_or_zeros(from + t * keys(), t < left); });
       } else {
-        decay_keys_mildly(gates, decay, maker, update_tile(stage, own));
+        make_by_levels(this->stretch(first + i * step()), i);
+        load(i + 1);
       }
-      load(next, gates);
-    } else {
-      decay_mildly(a.scale, gates, decay, maker, operands(stage, own), keys_tile(stage, own));
-      load(next, gates);
-      makers_meet();
-      const int block = threadIdx.x / 32;  // of 16 x 16, at (row, col) of the lower half of 4 x 4
-      if (block >= 10) return;
-      const int row = block < 1 ? 0 : block < 3 ? 1 : block < 6 ? 2 : 3, col = block - row * (row + 1) / 2;
-      MildScores<2> sums;
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) sums.add(operands(stage, i), row * 16, col * 16, lane);
-      sums.write(row * 16, col * 16, lane, scores(stage));
+      publish_tiles();
+      come(made.full[stage]);
     }
   }
-  __device__ __forceinline__ MildOperands operands(int stage, int i) {
-    Bf16* rest = work + 3 * i * kSize;
-    return {queries(stage, i), rest, rest + kSize, rest + 2 * kSize};
+  /// The decays of the chunk, of whose last run `log` is the logarithm, and whether it is mild; it is where `gentle`.
+  __device__ __forceinline__ bool write_whole(int stage, bool gentle, float4 log) {
+    bool mild = true;
+    if (run_token<kRun>() == kChunk - kRun) {
+      const float4 whole = exp2_of(log);
+      *reinterpret_cast<float4*>(tables.whole[stage] + own * kTile + run_channel()) = whole;
+      mild = is_mild(least(whole));
+    }
+    mild = gentle || agree<kMakers>(kOfMakers, mild);
+    if (threadIdx.x == 0) made.mild[stage] = mild;
+    return mild;
   }
-  /// By the makers of the first tile.
-  __device__ __forceinline__ void make_by_levels(const Stretch& at, int stage) {
-    const auto barrier = [] { meet<kThreads>(kOfLevels); };
+  /// Calls done(t) once the gates of token t are not needed.
+  template <class F>
+  __device__ __forceinline__ void make_mild(int i, const MildGates<kRun>& gates, float4 before, F&& done) {
+    if constexpr (kRead) {
+      if (i >= 2) wait_scored(i - 2);
+      const MildOperands meet = operands(i, own);
+      meet_mildly(a.scale, gates, before, meet.query, meet.key, meet,
+                  [&](const RunOfTile<kRun>&, int t, float4) { done(t); });
+    } else if (this->reversed()) {
+      decay_queries_mildly(a.scale, gates, before, update_tile(i % kStages, own), done);
+    } else {
+      grow_keys(gates, before, update_tile(i % kStages, own), done);
+    }
+  }
+  __device__ __forceinline__ void wait_scored(int i) { made.scored[i % 2].wait(i / 2 % 2); }
+  __device__ __forceinline__ MildOperands operands(int i, int tile) {
+    Bf16* rest = work + (i % 2 * 4 + tile * 2) * kSize;
+    return {queries(i % kStages, tile), rest, keys_tile(i % kStages, tile), rest + kSize};
+  }
+  /// Where a chunk's scores are left that is not mild: in one of its four tiles; six others have its levels.
+  __device__ __forceinline__ Bf16* level_scores(int i) { return work + (i % 2 == 0 ? 0 : 7) * kSize; }
+  __device__ __forceinline__ Bf16* levels(int i) { return work + (i % 2 == 0 ? 2 : 0) * kSize; }
+  __device__ __forceinline__ void make_by_levels(const Stretch& at, int i) {
+    const auto barrier = [] { makers_meet(); };
+    const int stage = i % kStages;
+    if (kRead && i >= 1) wait_scored(i - 1);
     LevelChunk chunk;
 #pragma unroll 1
-    for (int i = 0; i < kTiles; ++i) {
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const ChannelSums& sums = made.sums[i % 2][tile];
       ChannelDecay decay;
-      decay.read(a, a.gk, a.K, at, i * kTile + 2 * lane);
+      decay.read(a, a.gk, a.K, at, tile * kTile + 2 * lane);
       if constexpr (kRead) {
-        chunk.add_tile(a.scale, decay, made.sums[i], queries(stage, i), keys_tile(stage, i), work, barrier);
+        chunk.add_tile(a.scale, decay, sums, queries(stage, tile), keys_tile(stage, tile), levels(i), barrier);
         barrier();
       } else {
-        const OuterDecay outer(made.sums[i]);
+        const OuterDecay outer(sums);
         decay.climb_all();
         if (this->reversed()) {
-          decay_queries(a.scale, decay, outer, update_tile(stage, i));
+          decay_queries(a.scale, decay, outer, update_tile(stage, tile));
         } else {
-          decay_keys(decay, outer, update_tile(stage, i));
+          decay_keys(decay, outer, update_tile(stage, tile));
         }
       }
     }
-    if constexpr (kRead) chunk.write(a.scale, made.own, scores(stage), barrier);
+    if constexpr (kRead) chunk.write(a.scale, made.own, level_scores(i), barrier);
   }
 };
 

@@ -25,6 +25,12 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t at, uint32_t (
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(at));
 }
+/// The other way, transposed: elements 2 (l % 4) + {0, 1} of row l / 4 go to column l / 4 (sm_90 and newer).
+__device__ __forceinline__ void store_matrices_transposed(uint32_t at, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
 /// c += a b, 16 x 8 += 16 x 16 times 16 x 8.
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -61,6 +67,46 @@ __device__ __forceinline__ void store_16_bytes(const uint32_t (&x)[4], Bf16* to)
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
+
+/// The same where `inside`, without a branch.
+__device__ __forceinline__ void store_16_bytes_if(bool inside, const uint4& x, Bf16* to) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(static_cast<uint32_t>(inside))
+               : "memory");
+}
+
+/// Four numbers, or zeros where not `inside`, without a branch. Of memory that nothing writes meanwhile.
+__device__ __forceinline__ float4 load_or_zeros(const float* from, bool inside) {
+  float4 x = {0, 0, 0, 0};
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];\n}\n"
+               : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w)
+               : "l"(from), "r"(static_cast<uint32_t>(inside)));
+  return x;
+}
+
+/// A barrier whose waiting is apart from coming: phase after phase, each over once `count` threads have come.
+struct Phases {
+  uint64_t barrier;
+
+  __device__ __forceinline__ void begin(int count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(count) : "memory");
+  }
+  __device__ __forceinline__ void come() {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(shared_address(&barrier))
+                 : "memory");
+  }
+  /// Comes once the copies that this thread has started are there.
+  __device__ __forceinline__ void come_with_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
+  }
+  /// Until the latest even, or odd, phase is over.
+  __device__ __forceinline__ void wait(bool odd) {
+    asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra WAIT;\n}\n" ::"r"(
+                     shared_address(&barrier)),
+                 "r"(static_cast<uint32_t>(odd))
+                 : "memory");
+  }
+};
 
 /// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.
 __device__ __forceinline__ void copy_16_bytes(const Bf16* from, bool inside, Bf16* to) {

@@ -1,160 +1,221 @@
 // Scores of chunks whose decays are mild (linear_attention_decay.cuh): all pairs meet at the chunk's start, so scores
 // are one product, of q~ and of keys grown from there, whose numbers keep 16 bits.
 //
-// Eight warps make a tile: a thread has 8 tokens of two neighbouring channels.
 #pragma once
 
-#include "kernels/cuda/linear_attention_pairs.cuh"
+#include "kernels/cuda/linear_attention_decay.cuh"
+#include "kernels/cuda/linear_attention_products.cuh"
 
 namespace baton::cuda::attention {
 
-/// Starts to copy rows of kTiles tiles side by side, `from` this thread's first piece; rows from n on are zero.
+/// Starts to copy rows of kTiles tiles side by side, by kNumThreads threads, `from` this thread's first piece; rows
+/// from n on are zero.
 template <int kNumThreads, int kTiles>
-__device__ __forceinline__ void copy_rows(const Bf16* from, int64_t stride, int n, Bf16* tiles) {
-  Bf16* to = tiles + place(piece_row(), piece_col());
-  for_pieces<kNumThreads>([&](int i, int row) {
+__device__ __forceinline__ void copy_rows(int thread, const Bf16* from, int64_t stride, int n, Bf16* tiles) {
+  Bf16* to = tiles + place(thread / 8, thread % 8 * 8);
+#pragma unroll
+  for (int i = 0; i < kTile * 8 / kNumThreads; ++i) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      copy_16_bytes(from + j * kTile, row < n, to + i * kPieceStep<kNumThreads> + j * kTile * kTile);
+      copy_16_bytes(from + j * kTile, thread / 8 + i * (kNumThreads / 8) < n,
+                    to + i * kPieceStep<kNumThreads> + j * kTile * kTile);
     }
     from += kNumThreads / 8 * stride;
-  });
+  }
 }
 
-/// A thread's log gates of a tile, base e.
-struct MildGates {
-  float2 gate[kSub];
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+__device__ __forceinline__ float4 operator-(float4 a, float4 b) {
+  return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
+}
+__device__ __forceinline__ float4 operator-(float4 a) { return make_float4(-a.x, -a.y, -a.z, -a.w); }
+__device__ __forceinline__ float4 operator*(float4 a, float4 b) {
+  return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+__device__ __forceinline__ float4 operator*(float a, float4 b) {
+  return make_float4(a * b.x, a * b.y, a * b.z, a * b.w);
+}
+__device__ __forceinline__ float4& operator+=(float4& a, float4 b) { return a = a + b; }
+__device__ __forceinline__ float4 fma(float a, float4 b, float4 c) {
+  return make_float4(fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w));
+}
+__device__ __forceinline__ float4 exp2_of(float4 a) {
+  return make_float4(exp2_of(a.x), exp2_of(a.y), exp2_of(a.z), exp2_of(a.w));
+}
+__device__ __forceinline__ float least(float4 a) { return fminf(fminf(a.x, a.y), fminf(a.z, a.w)); }
+__device__ __forceinline__ float4 four(float a) { return make_float4(a, a, a, a); }
+__device__ __forceinline__ float4 unpack(uint2 x) {
+  const float2 low = unpack(x.x), high = unpack(x.y);
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+__device__ __forceinline__ uint2 pack(float4 a) { return make_uint2(pack(a.x, a.y), pack(a.z, a.w)); }
 
-  /// from: of the thread's first token and channel; n tokens there are.
+/// A thread makes a run of kRun tokens, 4 or 8, of four neighbouring channels of a tile; 16 threads make all 64, so
+/// 1024 / kRun threads make a tile.
+template <int kRun>
+__device__ __forceinline__ int run_token() {
+  return threadIdx.x / 16 % (kChunk / kRun) * kRun;
+}
+__device__ __forceinline__ int run_channel() { return threadIdx.x % 16 * 4; }
+
+/// A run's log gates, base e.
+template <int kRun>
+struct MildGates {
+  float4 gate[kRun];
+
+  /// from: of the run's first token and channel; n tokens there are.
   __device__ __forceinline__ void load(const float* from, int64_t stride, int n) {
 #pragma unroll
-    for (int t = 0; t < kSub; ++t, from += stride) gate[t] = t < n ? *reinterpret_cast<const float2*>(from) : both(0);
+    for (int t = 0; t < kRun; ++t, from += stride) gate[t] = load_or_zeros(from, t < n);
   }
   /// A bit for every token at which a document starts.
   __device__ __forceinline__ void forget(uint32_t starts) {
     if (starts == 0) return;
+    asm volatile("");  // a branch, since there are few
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) {
-      if (starts >> t & 1) gate[t] = both(-CUDART_INF_F);
+    for (int t = 0; t < kRun; ++t) {
+      if (starts >> t & 1) gate[t] = four(-CUDART_INF_F);
     }
   }
   /// Base 2.
-  __device__ __forceinline__ float2 total() const {
-    return kLog2E * (((gate[0] + gate[1]) + (gate[2] + gate[3])) + ((gate[4] + gate[5]) + (gate[6] + gate[7])));
+  __device__ __forceinline__ float4 total() const {
+    float4 sum = (gate[0] + gate[1]) + (gate[2] + gate[3]);
+    if constexpr (kRun == 8) sum += (gate[4] + gate[5]) + (gate[6] + gate[7]);
+    return kLog2E * sum;
   }
 };
 
-/// What a thread's tokens need of the others, base 2.
+/// Sum over eight tokens of the thread's channels, base 2.
+__device__ __forceinline__ float4 mild_sum(const ChannelSums& sums, int i) {
+  return reinterpret_cast<const float4*>(sums[i])[threadIdx.x % 16];
+}
+
+/// Logarithm, base 2, of the decay from the chunk's start to a run.
+template <int kRun>
 struct MildDecay {
-  float2 before;  // logarithm, of what comes before them
-  float2 whole;   // of the chunk
+  float4 before;  // of its eight tokens, then of all
 
-  __device__ __forceinline__ MildDecay(const ChannelSums& sums, int warp) {
-    float2 all = both(0);
-#pragma unroll
-    for (int i = 0; i < kNumSubs; ++i) {
-      if (i == warp) before = all;
-      all += sums[i][threadIdx.x % 32];
+  /// Puts the sum over eight tokens into `sums`, and returns it.
+  __device__ __forceinline__ float4 begin(const MildGates<kRun>& gates, ChannelSums& sums) {
+    float4 sum = gates.total();
+    before = four(0);
+    if constexpr (kRun < kSub) {
+      const auto other = [](float x) { return __shfl_xor_sync(0xffffffffu, x, 16); };
+      const float4 others = make_float4(other(sum.x), other(sum.y), other(sum.z), other(sum.w));
+      if (threadIdx.x & 16) before = others;
+      sum += others;
     }
-    whole = exp2_of(all);
+    reinterpret_cast<float4*>(sums[run_token<kRun>() / kSub])[threadIdx.x % 16] = sum;
+    return sum;
   }
-  __device__ __forceinline__ bool mild() const { return is_mild(whole.x) && is_mild(whole.y); }
+  /// Once all threads have begun.
+  __device__ __forceinline__ void end(const ChannelSums& sums) {
+#pragma unroll
+    for (int i = 0; i < kNumSubs - 1; ++i) {
+      if (i < run_token<kRun>() / kSub) before += mild_sum(sums, i);
+    }
+  }
 };
+/// Decay of the whole chunk.
+__device__ __forceinline__ float4 mild_whole(const ChannelSums& sums) {
+  float4 all = four(0);
+#pragma unroll
+  for (int i = 0; i < kNumSubs; ++i) all += mild_sum(sums, i);
+  return exp2_of(all);
+}
 
-/// A thread's pairs in a bfloat16 tile: of its first token at `first`, in bytes; the next ones' differ in their row and
-/// in bits 4 to 6.
-struct PairsOfTile {
+/// A run's numbers in a bfloat16 tile: those of its first token at `first`, in bytes; the next ones' differ in their
+/// row and in bits 4 to 6.
+template <int kRun>
+struct RunOfTile {
   int first;
 
-  __device__ __forceinline__ explicit PairsOfTile(int warp)
-      : first(warp * (kSub * kTile * 2) + (threadIdx.x % 32 / 4 * 16 + threadIdx.x % 4 * 4)) {}
-  __device__ __forceinline__ uint32_t& at(Bf16* tile, int t) const {
-    return *reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(tile) + (first ^ t << 4) + t * (kTile * 2));
+  __device__ __forceinline__ RunOfTile() {
+    const int row = run_token<kRun>(), channel = run_channel();
+    first = row * (kTile * 2) + ((channel / 8 ^ row % 8) << 4) + channel % 8 * 2;
+    asm volatile("" : "+r"(first));  // lest it be made anew for every token
+  }
+  __device__ __forceinline__ uint2& at(Bf16* tile, int t) const {
+    return *reinterpret_cast<uint2*>(reinterpret_cast<char*>(tile) + (first ^ t << 4) + t * (kTile * 2));
   }
 };
 
-/// y becomes k~ of a tile.
-__device__ __forceinline__ void decay_keys_mildly(const MildGates& gates, const MildDecay& decay, int warp, Bf16* y) {
-  const PairsOfTile pairs(warp);
-  float2 log = decay.before;
+/// y becomes keys of a tile, grown from the chunk's start. Calls done(t) once the gates of token t are not needed.
+template <int kRun, class F>
+__device__ __forceinline__ void grow_keys(const MildGates<kRun>& gates, float4 log, Bf16* y, F&& done) {
+  const RunOfTile<kRun> run;
 #pragma unroll
-  for (int t = 0; t < kSub; ++t) {
-    log = fma(both(kLog2E), gates.gate[t], log);
-    const float2 key = decay.whole * (exp2_of(make_float2(-log.x, -log.y)) * unpack(pairs.at(y, t)));
-    pairs.at(y, t) = pack(key.x, key.y);
+  for (int t = 0; t < kRun; ++t) {
+    log = fma(kLog2E, gates.gate[t], log);
+    run.at(y, t) = pack(exp2_of(-log) * unpack(run.at(y, t)));
+    done(t);
   }
 }
 
-/// x becomes q~ of a tile.
-__device__ __forceinline__ void decay_queries_mildly(float scale, const MildGates& gates, const MildDecay& decay,
-                                                     int warp, Bf16* x) {
-  const PairsOfTile pairs(warp);
-  float2 log = decay.before;
+/// x becomes q~ of a tile; the same.
+template <int kRun, class F>
+__device__ __forceinline__ void decay_queries_mildly(float scale, const MildGates<kRun>& gates, float4 log, Bf16* x,
+                                                     F&& done) {
+  const RunOfTile<kRun> run;
 #pragma unroll
-  for (int t = 0; t < kSub; ++t) {
-    log = fma(both(kLog2E), gates.gate[t], log);
-    const float2 query = (scale * exp2_of(log)) * unpack(pairs.at(x, t));
-    pairs.at(x, t) = pack(query.x, query.y);
+  for (int t = 0; t < kRun; ++t) {
+    log = fma(kLog2E, gates.gate[t], log);
+    run.at(x, t) = pack((scale * exp2_of(log)) * unpack(run.at(x, t)));
+    done(t);
   }
 }
 
-/// What meets at the chunk's start, of a tile: numbers of 16 bits in two bfloat16 each, q~ (x has its upper half) and
-/// keys grown from there.
+/// What meets at the chunk's start, of a tile: q~ and keys grown from there, numbers of 16 bits in two bfloat16 each.
 struct MildOperands {
-  Bf16 *x, *x_rest, *key, *key_rest;
+  Bf16 *query, *query_rest, *key, *key_rest;
 };
 
-/// x and y become q~ and k~ of a tile. warp: whose 8 tokens a thread has.
-__device__ __forceinline__ void decay_mildly(float scale, const MildGates& gates, const MildDecay& decay, int warp,
-                                             const MildOperands& to, Bf16* y) {
-  const PairsOfTile pairs(warp);
-  const auto put = [&](Bf16* upper, Bf16* rest, int t, float2 a) {
-    const uint32_t bits = pack(a.x, a.y);
-    const float2 left = a - unpack(bits);
-    pairs.at(upper, t) = bits, pairs.at(rest, t) = pack(left.x, left.y);
+/// Makes these from x and y, which may be those for the upper halves. log: MildDecay::before. Calls done(run, t, key),
+/// after which the gates of token t are not needed.
+template <int kRun, class F>
+__device__ __forceinline__ void meet_mildly(float scale, const MildGates<kRun>& gates, float4 log, Bf16* x, Bf16* y,
+                                            const MildOperands& to, F&& done) {
+  const RunOfTile<kRun> run;
+  const auto put = [&](Bf16* upper, Bf16* rest, int t, float4 a) {
+    const uint2 bits = pack(a);
+    run.at(upper, t) = bits, run.at(rest, t) = pack(a - unpack(bits));
   };
-  float2 log = decay.before;
+  uint2 query_bits = run.at(x, 0), key_bits = run.at(y, 0);
 #pragma unroll
-  for (int t = 0; t < kSub; ++t) {
-    log = fma(both(kLog2E), gates.gate[t], log);
-    put(to.x, to.x_rest, t, (scale * exp2_of(log)) * unpack(pairs.at(to.x, t)));
-    const float2 key = exp2_of(make_float2(-log.x, -log.y)) * unpack(pairs.at(y, t));
+  for (int t = 0; t < kRun; ++t) {
+    log = fma(kLog2E, gates.gate[t], log);
+    const float4 query = (scale * exp2_of(log)) * unpack(query_bits), key = exp2_of(-log) * unpack(key_bits);
+    if (t + 1 < kRun) query_bits = run.at(x, t + 1), key_bits = run.at(y, t + 1);
+    put(to.query, to.query_rest, t, query);
     put(to.key, to.key_rest, t, key);
-    pairs.at(y, t) = pack(decay.whole.x * key.x, decay.whole.y * key.y);
+    done(run, t, key);
   }
 }
 
-/// Scores of kPieces pieces of 16 x 8 side by side.
-template <int kPieces>
+/// Scores of a chunk by eight warps: two warpgroups' halves of the keys, in each 16 queries a warp.
 struct MildScores {
-  float sum[kPieces][4] = {};
+  float sum[4][4] = {};
 
-  /// Over a tile's channels, from row i0 of queries and j0 of keys.
-  __device__ __forceinline__ void add(const MildOperands& of, int i0, int j0, int lane) {
-#pragma unroll
-    for (int k0 = 0; k0 < kTile; k0 += 16) {
-      uint32_t left[4], left_rest[4], right[4], right_rest[4];
-      load_left<Lies::kRows>(of.x, i0, k0, lane, left);
-      load_left<Lies::kRows>(of.x_rest, i0, k0, lane, left_rest);
-      load_right<Lies::kColumns>(of.key, k0, j0 / 16 * 16, lane, right);
-      load_right<Lies::kColumns>(of.key_rest, k0, j0 / 16 * 16, lane, right_rest);
-#pragma unroll
-      for (int n = 0; n < kPieces; ++n) {
-        const bool second = kPieces == 2 ? n == 1 : j0 % 16 != 0;
-        const uint32_t b0 = second ? right[2] : right[0], b1 = second ? right[3] : right[1];
-        multiply(sum[n], left, b0, b1);
-        multiply(sum[n], left_rest, b0, b1);
-        multiply(sum[n], left, second ? right_rest[2] : right_rest[0], second ? right_rest[3] : right_rest[1]);
-      }
-    }
+  static __device__ __forceinline__ int query() { return threadIdx.x / 32 % 4 * 16; }
+  static __device__ __forceinline__ int key() { return __shfl_sync(0xffffffffu, threadIdx.x / 128 % 2, 0) * 32; }
+
+  /// Over a tile's channels; `wait_products` before the tiles change, and before `write`.
+  __device__ __forceinline__ void add(const MildOperands& of, int lane) {
+    begin_products();
+    add_rows(sum, of.query, of.key, query(), key(), lane);
+    add_rows(sum, of.query_rest, of.key, query(), key(), lane);
+    add_rows(sum, of.query, of.key_rest, query(), key(), lane);
+    commit_products();
   }
   /// Rounds them into a tile, zeros above the diagonal, and begins anew.
-  __device__ __forceinline__ void write(int i0, int j0, int lane, Bf16* score) {
+  __device__ __forceinline__ void write(int lane, Bf16* score) {
 #pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
+    for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int i = i0 + lane / 4 + half * 8, j = j0 + n * 8 + lane % 4 * 2;
+        const int i = query() + lane / 4 + half * 8, j = key() + n * 8 + lane % 4 * 2;
         *reinterpret_cast<uint32_t*>(score + place(i, j)) =
             pack(i < j ? 0.0f : sum[n][2 * half], i < j + 1 ? 0.0f : sum[n][2 * half + 1]);
       }

@@ -16,25 +16,27 @@ constexpr bool kWarpgroups = false;
 /// A tile begins where the pieces of its rows are in the order that wgmma calls 128-byte swizzle.
 constexpr int kTileAlignment = 1024;
 
-/// The right operand of a wgmma: 16 rows of B[k][n] from k0, columns from n0. Eight rows of a tile are 1,024 bytes.
+/// An operand of a wgmma: 16 rows of B[k][n] from k0, columns from n0. Eight rows of a tile are 1,024 bytes.
 template <Lies kLies>
-__device__ __forceinline__ uint64_t right_operand(const Bf16* tile, int k0, int n0) {
+__device__ __forceinline__ uint64_t operand(const Bf16* tile, int k0, int n0) {
   const int row = kLies == Lies::kRows ? k0 : n0, col = kLies == Lies::kRows ? n0 : k0;
   constexpr uint64_t kSwizzle128 = 1ull << 62, kEightRows = static_cast<uint64_t>(1024 >> 4) << 32;
-  return kSwizzle128 | kEightRows | (shared_address(tile) + row * (kTile * 2) + col * 2) >> 4;
+  // Shifted one by one, so that one address serves all operands of a tile.
+  return (kSwizzle128 | kEightRows | shared_address(tile) >> 4) + (row * (kTile * 2) + col * 2 >> 4);
 }
+
+#define BATON_SUMS(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 
 /// Starts c += a b, 64 x 8 kBlocks += 64 x 16 times 16 x 8 kBlocks, by a warpgroup.
 template <int kBlocks, Lies kLies>
 __device__ __forceinline__ void start_multiply(float (*c)[4], const uint32_t (&a)[4], uint64_t b) {
   static_assert(kBlocks == 4 || kBlocks == 8);
-#define BATON_SUMS(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
   if constexpr (kBlocks == 4) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
         "%13, %14, %15}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}\n"
-        : BATON_SUMS(0), BATON_SUMS(1), BATON_SUMS(2), BATON_SUMS(3)
+        : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1), "n"(kLies == Lies::kRows ? 1 : 0));
   } else {
     asm volatile(
@@ -42,12 +44,22 @@ __device__ __forceinline__ void start_multiply(float (*c)[4], const uint32_t (&a
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
         "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, "
         "%34, %35}, %36, p, 1, 1, %38;\n}\n"
-        : BATON_SUMS(0), BATON_SUMS(1), BATON_SUMS(2), BATON_SUMS(3), BATON_SUMS(4), BATON_SUMS(5), BATON_SUMS(6),
-          BATON_SUMS(7)
+        : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3), BATON_SUMS(c, 4), BATON_SUMS(c, 5),
+          BATON_SUMS(c, 6), BATON_SUMS(c, 7)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1), "n"(kLies == Lies::kRows ? 1 : 0));
   }
-#undef BATON_SUMS
 }
+
+/// Starts c += a b, 64 x 32 += 64 x 16 times 16 x 32, both from shared memory; rows of a as columns of b.
+__device__ __forceinline__ void start_multiply(float (&c)[4][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15}, %16, %17, p, 1, 1, 0, 0;\n}\n"
+      : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3)
+      : "l"(a), "l"(b), "r"(1));
+}
+#undef BATON_SUMS
 
 /// `pack`, every time anew, so that no register keeps it for the next time.
 __device__ __forceinline__ uint32_t pack_anew(float low, float high) {
@@ -84,7 +96,7 @@ __device__ __forceinline__ void add_products(float (&sum)[kColumns][4], int firs
                                              const Bf16* tile, int k0, int n0, int lane, int begin = 0,
                                              int end = kBlocks) {
   if constexpr (kWarpgroups) {
-    start_multiply<kBlocks, kLies>(&sum[first], left, right_operand<kLies>(tile, k0, n0));
+    start_multiply<kBlocks, kLies>(&sum[first], left, operand<kLies>(tile, k0, n0));
   } else {
 #pragma unroll
     for (int n = 0; n < kBlocks; n += 2) {
@@ -93,6 +105,27 @@ __device__ __forceinline__ void add_products(float (&sum)[kColumns][4], int firs
       load_right<kLies>(tile, k0, n0 + n * 8, lane, right);
       multiply(sum[first + n], left, right[0], right[1]);
       multiply(sum[first + n + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+/// sum += left right^T over a tile's channels, started: 64 rows by 32 from n0, this warp's 16 from m0. Above the
+/// diagonal sums may be left out.
+__device__ __forceinline__ void add_rows(float (&sum)[4][4], const Bf16* left, const Bf16* right, int m0, int n0,
+                                         int lane) {
+#pragma unroll
+  for (int k0 = 0; k0 < kTile; k0 += 16) {
+    if constexpr (kWarpgroups) {
+      start_multiply(sum, operand<Lies::kColumns>(left, k0, 0), operand<Lies::kColumns>(right, k0, n0));
+    } else {
+      uint32_t x[4], y[4];
+      load_left<Lies::kRows>(left, m0, k0, lane, x);
+#pragma unroll
+      for (int n = 0; n < 4 && n0 + n * 8 <= m0; n += 2) {
+        load_right<Lies::kColumns>(right, k0, n0 + n * 8, lane, y);
+        multiply(sum[n], x, y[0], y[1]);
+        multiply(sum[n + 1], x, y[2], y[3]);
+      }
     }
   }
 }

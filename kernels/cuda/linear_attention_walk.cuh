@@ -27,7 +27,8 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   using Base::a, Base::w, Base::warp, Base::lane, Base::own0, Base::span, Base::tables, Base::state;
   using Base::carry, Base::own_col, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::WalkState;
   using Base::dk_side, Base::kBack, Base::kRead, Base::kWarps;
-  static constexpr int kOutBlocks = kTiles == 2 ? 4 : 8;  // of 8 tokens, whose outputs are made at once
+  // Blocks of 8 tokens whose outputs are made at once, as registers allow.
+  static constexpr int kOutBlocks = kTiles == 2 && !Base::Traits::kFused ? 4 : 8;
 
   __device__ __forceinline__ void run() {
     const int64_t first = span * w.chunks_per_span;
@@ -70,7 +71,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       add_intra(stage, first, own, out);
       if constexpr (kAtOnce) this->advance(stage, own);
       wait_products(kAtOnce ? 1 : 0);
-      write_out(at, first, out);
+      write_out(at, stage, first, out);
     }
     if constexpr (!kAtOnce) {
       this->load_own(stage, own);
@@ -181,8 +182,11 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       out[n][2] *= scale * factor.x, out[n][3] *= scale * factor.y;
     }
   }
-  /// A lane collects the 16 bytes of one token in one block of 8 own channels.
-  __device__ __forceinline__ void write_out(const Stretch& at, int first, const float (&out)[kOutBlocks][4]) const {
+  /// A lane collects 16 bytes of a token: where all outputs are made at once and no other warp needs this one's own
+  /// channels, in their place, else in registers.
+  __device__ __forceinline__ void write_out(const Stretch& at, int stage, int first,
+                                            const float (&out)[kOutBlocks][4]) {
+    if constexpr (kWarpgroups && kOutBlocks == 8 && Base::kSides == 1) return write_out_in_place(at, stage, out);
     const int quarter = lane % 4;  // of two blocks of own channels, for two blocks of tokens
     const int stride = static_cast<int>(a.H * w.own_dim);
     Bf16* to = static_cast<Bf16*>(dk_side ? w.dk_out : w.out) + token_offset(a, at, w.own_dim) + own0 + own_col() +
@@ -199,6 +203,27 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       const int token = (first + n + quarter / 2) * 8 + lane / 4;
       if (token < at.n) store_16_bytes(x, to + n * 8 * stride);
     }
+  }
+  __device__ __forceinline__ void write_out_in_place(const Stretch& at, int stage, const float (&out)[8][4]) {
+    Bf16* tile = this->own_tile(stage, own_col() / kTile);
+    const int col = own_col() % kTile;
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+      const auto &y = out[n], &z = out[n + 1];
+      const uint32_t x[4] = {pack(y[0], y[1]), pack(y[2], y[3]), pack(z[0], z[1]), pack(z[2], z[3])};
+      const int token = (n + lane / 16) * 8 + lane % 8;
+      store_matrices_transposed(shared_address(tile + place(token, col + lane / 8 % 2 * 8)), x);
+    }
+    __syncwarp();
+    const int stride = static_cast<int>(a.H * w.own_dim), piece = lane % 2 * 8;
+    Bf16* to =
+        static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + own0 + own_col() + piece + lane / 2 * stride;
+    const Bf16* from = tile + place(lane / 2, col + piece);
+    uint4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = reinterpret_cast<const uint4&>(from[i * 16 * kTile]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_16_bytes_if(i * 16 + lane / 2 < at.n, x[i], to + i * 16 * stride);
   }
 };
 

@@ -30,7 +30,8 @@ struct WalkTraits {
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
   static constexpr int kStages = kFused ? 3 : 2;  // chunks whose tiles there is room for
   // Tiles of a chunk, in this order: own, update, read, the other side's read; scores.
-  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kRead && kChannels ? 1 : 0);
+  static constexpr bool kScoresCome = kRead && kChannels && !kFused;  // else the walk makes them, after the stages
+  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? 1 : 0);
   struct ChannelTables {
     alignas(16) float whole[kStages][kOther];  // decay of a chunk
   };
@@ -40,7 +41,7 @@ struct WalkTraits {
   using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
   static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
   static constexpr int kSharedBytes =
-      kTableBytes + (kStages * kStageTiles + (kRead && !kChannels ? kSides : 0)) * kTileBytes;
+      kTableBytes + (kStages * kStageTiles + (kRead && !kScoresCome ? kSides : 0)) * kTileBytes;
   static_assert(kFused || kSharedBytes == (kSides == 2 ? gradient_walk_shared_bytes(kOwn)
                                                        : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
 };
@@ -56,14 +57,15 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
 
   const Arguments& a;
   const Walk& w;
-  int warp, lane, own0;  // own0: first own channel of this block; warp: of its side
-  bool dk_side;          // of kGradients
-  int64_t batch, head, span;  // span: where the walk's tokens begin
+  int warp, lane, own0;   // own0: first own channel of this block; warp: of its side
+  bool dk_side;           // of kGradients
+  int batch, head, span;  // span: the walk's first
   Tables& tables;
   Bf16* tiles;
   float state[kOther / 8][4];     // rows: own channels own_row() + {0, 8}; columns: other channels as in mma
   float span_decay[kSpanDecays];  // of all channels; or of channels thread() + i kNumThreads
-  int table_tokens = -1;          // tokens of the chunk whose decays the tables have, where they depend on nothing else
+  bool grown = false;     // keys of this chunk are grown from its start: a fused walk decays the state elsewhere
+  int table_tokens = -1;  // tokens of the chunk whose decays the tables have, where they depend on nothing else
 
   __device__ __forceinline__ WalkState(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
@@ -74,9 +76,10 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
         tables(*reinterpret_cast<Tables*>(memory)),
         tiles(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)) {
     const int own_tiles = static_cast<int>(w.own_dim / kOwn);
-    const int64_t item = blockIdx.x / own_tiles, row = item / w.num_walks;
-    own0 = static_cast<int>(blockIdx.x % own_tiles) * kOwn;
-    span = w.first_span + item % w.num_walks * w.spans_per_walk, batch = row / a.H, head = row % a.H;
+    const int heads = static_cast<int>(a.H), walks = static_cast<int>(w.num_walks);
+    const int item = static_cast<int>(blockIdx.x) / own_tiles, row = item / walks;
+    own0 = static_cast<int>(blockIdx.x) % own_tiles * kOwn;
+    span = static_cast<int>(w.first_span + item % walks * w.spans_per_walk), batch = row / heads, head = row % heads;
   }
 
   __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
@@ -94,7 +97,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// P: rows are the later tokens of a pair (queries), columns the earlier ones.
   __device__ __forceinline__ Bf16* scores(int stage) {
-    return kChannels ? tile(stage, kOwnTiles + 2 * kTiles) : tile(2, dk_side ? 1 : 0);
+    return Traits::kScoresCome ? tile(stage, kOwnTiles + 2 * kTiles) : tile(Traits::kStages, dk_side ? 1 : 0);
   }
   /// Own channels as left operand, for 16 tokens a step.
   __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
@@ -226,19 +229,30 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     }
   }
 
-  /// The state's way over the chunk, started.
-  __device__ __forceinline__ void advance(int stage, uint32_t (&own)[4][4]) {
+  /// A chunk's decay of this lane's channels.
+  using Decay = float2[kOther / 8];
+  __device__ __forceinline__ void read_decay(int stage, Decay& decay) const {
+#pragma unroll
+    for (int i = 0; i < kOther / 8; ++i) {
+      decay[i] = *reinterpret_cast<const float2*>(tables.whole[stage] + i * 8 + lane % 4 * 2);
+    }
+  }
+  __device__ __forceinline__ void decay_state(int stage, const Decay& decay) {
+#pragma unroll
+    for (int i = 0; i < kOther / 8; ++i) {
+      state[i][0] *= decay[i].x, state[i][1] *= decay[i].y, state[i][2] *= decay[i].x, state[i][3] *= decay[i].y;
+    }
+#pragma unroll
+    for (int i = 0; !kRead && i < kSpanDecays; ++i) {
+      const int c = thread() + i * kNumThreads;
+      if (c < kOther) span_decay[i] *= tables.whole[stage][c];
+    }
+  }
+  __device__ __forceinline__ void decay_state(int stage) {
     if constexpr (kChannels) {
-#pragma unroll
-      for (int i = 0; i < kOther / 8; ++i) {
-        const float2 decay = *reinterpret_cast<const float2*>(tables.whole[stage] + i * 8 + lane % 4 * 2);
-        state[i][0] *= decay.x, state[i][1] *= decay.y, state[i][2] *= decay.x, state[i][3] *= decay.y;
-      }
-#pragma unroll
-      for (int i = 0; !kRead && i < kSpanDecays; ++i) {
-        const int c = thread() + i * kNumThreads;
-        if (c < kOther) span_decay[i] *= tables.whole[stage][c];
-      }
+      Decay decay;
+      read_decay(stage, decay);
+      decay_state(stage, decay);
     } else {
       const float decay = tables.number.whole();
 #pragma unroll
@@ -247,9 +261,17 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
         for (float& x : block) x *= decay;
       }
       if constexpr (!kRead) span_decay[0] *= decay;
+    }
+  }
+  /// The state's way over the chunk, started.
+  __device__ __forceinline__ void advance(int stage, uint32_t (&own)[4][4]) {
+    if constexpr (!kChannels) {
+      decay_state(stage);
       wait_products();  // what took `own` as it was
 #pragma unroll
       for (int step = 0; step < 4; ++step) weigh(step, own[step]);
+    } else if (!grown) {
+      decay_state(stage);
     }
     begin_products();
 #pragma unroll
