@@ -31,7 +31,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   static constexpr int kOutBlocks = kTiles == 2 && !Base::Traits::kFused ? 4 : 8;
 
   __device__ __forceinline__ void run() {
-    const int64_t first = span * w.chunks_per_span;
+    const int first = span * static_cast<int>(w.chunks_per_span);
     const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - first));
     const auto chunk = [&](int i) { return this->stretch(first + (reversed() ? count - 1 - i : i)); };
     this->start_copies(chunk(0), 0);

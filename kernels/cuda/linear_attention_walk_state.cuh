@@ -173,17 +173,20 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// Where the walk's states are, in its order.
   __device__ __forceinline__ int64_t state_of_begin() const {
-    return reversed() ? min(span + w.spans_per_walk, w.num_spans) : span;
+    return reversed() ? min(span + static_cast<int>(w.spans_per_walk), static_cast<int>(w.num_spans)) : span;
   }
   __device__ __forceinline__ int64_t state_of_end() const {
-    return reversed() ? span : min(span + w.spans_per_walk, w.num_spans);
+    return reversed() ? span : min(span + static_cast<int>(w.spans_per_walk), static_cast<int>(w.num_spans));
   }
   __device__ __forceinline__ void begin_state() {
     float* stored = span_state(state_of_begin());
     const float* first = w.first == nullptr ? nullptr : w.first + (batch * a.H + head) * a.K * a.V;
     const float* from = carry() ? nullptr : w.whole ? first : stored;
-    for_state([](float& x, int64_t) { x = 0; });
-    if (from != nullptr) for_state([&](float& x, int64_t place) { x = from[place]; });
+    if (from == nullptr) {
+      for_state([](float& x, int64_t) { x = 0; });
+    } else {
+      for_state([&](float& x, int64_t place) { x = from[place]; });
+    }
     if (w.last != nullptr && !dk_side) store_state(stored);
 #pragma unroll
     for (float& decay : span_decay) decay = 1;
