@@ -8,22 +8,6 @@
 
 namespace baton::cuda::attention {
 
-/// Starts to copy rows of kTiles tiles side by side, by kNumThreads threads, `from` this thread's first piece; rows
-/// from n on are zero.
-template <int kNumThreads, int kTiles>
-__device__ __forceinline__ void copy_rows(int thread, const Bf16* from, int64_t stride, int n, Bf16* tiles) {
-  Bf16* to = tiles + place(thread / 8, thread % 8 * 8);
-#pragma unroll
-  for (int i = 0; i < kTile * 8 / kNumThreads; ++i) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      copy_16_bytes(from + j * kTile, thread / 8 + i * (kNumThreads / 8) < n,
-                    to + i * kPieceStep<kNumThreads> + j * kTile * kTile);
-    }
-    from += kNumThreads / 8 * stride;
-  }
-}
-
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }

@@ -113,17 +113,10 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
 
   __device__ __forceinline__ void start_copies(const Stretch& at, int stage) {
-#pragma unroll
-    for (int i = 0; i < kOwnTiles; ++i) {
-      copy_tile<kNumThreads>(a, w.own, w.own_dim, at, own0 + i * kTile, tile(stage, i));
-    }
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const int col = i * kTile;
-      copy_tile<kNumThreads>(a, w.update, kOther, at, col, tile(stage, kOwnTiles + i));
-      if constexpr (kRead) copy_tile<kNumThreads>(a, w.read, kOther, at, col, tile(stage, kOwnTiles + kTiles + i));
-      if constexpr (kSides == 2) copy_tile<kNumThreads>(a, w.dk_read, kOther, at, col, tile(stage, 3 * kTiles + i));
-    }
+    copy<kOwnTiles>(w.own, static_cast<int>(w.own_dim), own0, at, tile(stage, 0));
+    copy<kTiles>(w.update, kOther, 0, at, tile(stage, kOwnTiles));
+    if constexpr (kRead) copy<kTiles>(w.read, kOther, 0, at, tile(stage, kOwnTiles + kTiles));
+    if constexpr (kSides == 2) copy<kTiles>(w.dk_read, kOther, 0, at, tile(stage, 3 * kTiles));
     if constexpr (kChannels) {
       const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
       if constexpr (kRead) copy_scores(w.scores + chunk * kSize, scores(stage));
@@ -134,6 +127,15 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
       }
     }
     commit_copies();
+  }
+
+  /// A chunk's channels from col0 on.
+  template <int kNumTiles>
+  __device__ __forceinline__ void copy(const void* x, int dim, int col0, const Stretch& at, Bf16* to) const {
+    const int stride = static_cast<int>(a.H) * dim, thread = threadIdx.x;
+    const Bf16* from =
+        static_cast<const Bf16*>(x) + token_offset(a, at, dim) + (thread / 8 * stride + thread % 8 * 8 + col0);
+    copy_rows<kNumThreads, kNumTiles>(thread, from, stride, at.n, to);
   }
 
   /// Without the blocks of 16 x 16 above the diagonal: zeros.
