@@ -5,9 +5,9 @@
 // Where a chunk is mild, keys are grown from its start for the state's update too; the state then takes the chunk's
 // decay after it (reversed: before), S = G (S + k^T v), and the walk makes the scores from what makers leave, by wgmma.
 // Of other chunks makers make them. Four makers' warps make a tile of 64 keys; they hold fewer registers than the
-// walk's warps, which copy. Phases say when copies are there, when a chunk is made, and when
-// makers may write over what scores come from. Shared memory: FusedTraits::kSharedBytes, of which a Hopper has
-// enough; without its instructions no registers change hands, so such devices are given the other walks.
+// walk's warps, which copy. Phases say when copies are there, when a chunk is made, and when makers may write over what
+// scores come from. Shared memory: FusedTraits::kSharedBytes, of which a Hopper has enough; without its instructions no
+// registers change hands, so such devices are given the other walks.
 #pragma once
 
 #include "kernels/cuda/linear_attention_levels.cuh"
@@ -220,6 +220,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   /// From a token to the next.
   __device__ __forceinline__ int keys() const { return static_cast<int>(a.H * a.K); }
   __device__ __forceinline__ int values() const { return static_cast<int>(a.H * w.own_dim); }
+  /// All chunks. Gates of the next one are loaded where those of this one are not needed any more.
   __device__ __forceinline__ void make(int64_t first, int count) {
     MildGates<kRun> gates;
     const float* from;  // of this thread's run

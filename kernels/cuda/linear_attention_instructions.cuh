@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_16_bytes(const uint32_t (&x)[4], Bf16* to)
                : "memory");
 }
 
-/// The same where `inside`, without a branch.
+/// 16 bytes where `inside`, without a branch.
 __device__ __forceinline__ void store_16_bytes_if(bool inside, const uint4& x, Bf16* to) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(static_cast<uint32_t>(inside))
