@@ -58,7 +58,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   const Arguments& a;
   Stretch at;
-  int piece;  // of products, as warps have them in linear_attention_tile.cuh: here four warps have a column half
+  int half0;  // first column of this warpgroup's half of products, and
+  int piece;  // of these, as warps have them in linear_attention_tile.cuh
   int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
   int64_t own_dim, other_dim;
   int other_tiles;
@@ -71,6 +72,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
       : a(arguments),
         at(chunk_at(arguments, item)),
+        half0(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 32),
         piece(threadIdx.x / 32 % 4 * 2 + threadIdx.x / 128),
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
@@ -149,6 +151,17 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     }
   }
 
+  /// Starts to copy channels [col0, col0 + 64) of the chunk; with spans a dimension has whole tiles of them.
+  __device__ __forceinline__ void copy(const void* x, int64_t dim, int col0, Bf16* to) const {
+    if constexpr (kSpan) {
+      const int64_t token = (at.batch * a.T + at.first + piece_row()) * a.H + at.head;
+      const Bf16* from = static_cast<const Bf16*>(x) + token * dim + col0 + piece_col();
+      copy_rows<kThreads, 1>(threadIdx.x, from, a.H * dim, at.n, to);
+    } else {
+      copy_tile(a, x, dim, at, col0, to);
+    }
+  }
+
   // The states. -------------------------------------------------------------------------------------------------------
 
   /// dx = x H, dy = y DH over the other side, without the own side's decays; and scores, unless they are there already.
@@ -201,8 +214,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     clear(sums);
     const auto load = [&](int tile) {
       Bf16* to = work + tile % 2 * 4 * kSize;
-      copy_tile(a, other_x, other_dim, at, tile * kTile, to);
-      copy_tile(a, other_y, other_dim, at, tile * kTile, to + kSize);
+      copy(other_x, other_dim, tile * kTile, to);
+      copy(other_y, other_dim, tile * kTile, to + kSize);
       copy_square(h + tile * kTile * a.K, a.K, to + 2 * kSize);
       copy_square(dh + tile * kTile * a.K, a.K, to + 3 * kSize);
       commit_copies();
@@ -233,7 +246,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   /// Starts sums += x y^T (below the diagonal), dx += x h, dy += y dh.
   __device__ __forceinline__ void multiply_span(const Bf16* x, const Bf16* y, const Bf16* h, const Bf16* dh,
                                                 Accumulator& sums, Accumulator& dx, Accumulator& dy) {
-    const int row0 = piece / 2 * 16, col0 = piece % 2 * 32;
+    const int row0 = piece / 2 * 16;
     uint32_t left_x[4][4], left_y[4][4];
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -244,9 +257,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const int k0 = step * 16;
-      add_products<Lies::kColumns, 4>(sums, 0, left_x[step], y, k0, col0, lane, 0, above_diagonal() ? 0 : 4);
-      add_products<Lies::kRows, 4>(dx, 0, left_x[step], h, k0, col0, lane);
-      add_products<Lies::kRows, 4>(dy, 0, left_y[step], dh, k0, col0, lane);
+      add_products<Lies::kColumns, 4>(sums, 0, left_x[step], y, k0, half0, lane, 0, above_diagonal() ? 0 : 4);
+      add_products<Lies::kRows, 4>(dx, 0, left_x[step], h, k0, half0, lane);
+      add_products<Lies::kRows, 4>(dy, 0, left_y[step], dh, k0, half0, lane);
     }
     commit_products();
   }
@@ -271,8 +284,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     }
   }
 
+  /// Zeros above the diagonal, of whole pieces only where products by warpgroups read them.
   __device__ __forceinline__ void write_scores(Accumulator& sums) {
-    if (above_diagonal()) return;
+    if (above_diagonal() && !(kWarpgroups && Traits::kSplit)) return;
     for_pairs(piece, lane, sums, [&](int row, int col, float p, float q) {
       if (row == col) tables.own[row] = a.scale * p;
       if (row == col + 1) tables.own[row] = a.scale * q;

@@ -11,6 +11,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSplit, Base::kSumWidth;
+  using Base::half0;
   using Base::score, Base::score_rest, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   struct Climb {
@@ -81,7 +82,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     __syncthreads();
     if constexpr (kGates) add_up_anchors(climb.sums);
     const OuterDecay outer(tables.own_sums);
-    if (__syncthreads_and(outer.mild())) {
+    if (__all_sync(0xffffffffu, __syncthreads_and(outer.mild()))) {  // lest the branch count as one of single threads
       meet_at_once(decay, outer, dx, dy, climb);
     } else {
       climb_levels(decay, outer, dx, dy, climb);
@@ -128,14 +129,17 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     put_pair(upper, row, channel, x);
     if constexpr (kSplit) put_pair(rest, row, channel, x - rounded(x));
   }
-  /// sum += score z, or its transpose z, over tokens.
+  /// sum += score z, or its transpose z, over tokens, started.
   template <Lies kScore>
-  __device__ __forceinline__ void multiply_kept(const Bf16* z, const Bf16* z_rest, int first, int last,
-                                                Accumulator& sum) const {
-    multiply_tiles<kScore, Lies::kRows>(score, z, piece, lane, first, last, sum);
+  __device__ __forceinline__ void add_kept(const Bf16* z, const Bf16* z_rest, int first, int last,
+                                           Accumulator& sum) const {
     if constexpr (kSplit) {
-      multiply_tiles<kScore, Lies::kRows>(score_rest(), z, piece, lane, first, last, sum);
-      multiply_tiles<kScore, Lies::kRows>(score, z_rest, piece, lane, first, last, sum);
+      const int row0 = piece / 2 * 16;
+      add_tiles<kScore, Lies::kRows>(sum, score, z, row0, half0, lane, first, last);
+      add_tiles<kScore, Lies::kRows>(sum, score_rest(), z, row0, half0, lane, first, last);
+      add_tiles<kScore, Lies::kRows>(sum, score, z_rest, row0, half0, lane, first, last);
+    } else {
+      multiply_tiles<kScore, Lies::kRows>(score, z, piece, lane, first, last, sum);
     }
   }
 
@@ -157,17 +161,20 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, grow_y(t));
       if constexpr (kDy) put_kept(grown_x, grown_x_rest, row, grow_x(t));
     }
+    if constexpr (kSplit) publish_tiles();
     __syncthreads();
     Accumulator pairs;
     clear(pairs);
     if constexpr (kDx) {
       for_pairs(piece, lane, dx,
                 [&](int, int, float& p, float& q) { p *= kOther ? 1.0f : a.scale, q *= kOther ? 1.0f : a.scale; });
-      multiply_kept<Lies::kRows>(grown_y, grown_y_rest, 0, piece / 2 + 1, dx);
-      write_sums(dx, climb.dx_state);
     }
+    if constexpr (kSplit) begin_products();
+    if constexpr (kDx) add_kept<Lies::kRows>(grown_y, grown_y_rest, 0, piece / 2 + 1, dx);
+    if constexpr (kDy) add_kept<Lies::kColumns>(grown_x, grown_x_rest, piece / 2, 4, pairs);
+    if constexpr (kSplit) commit_products(), wait_products();
+    if constexpr (kDx) write_sums(dx, climb.dx_state);
     if constexpr (kDy) {
-      multiply_kept<Lies::kColumns>(grown_x, grown_x_rest, piece / 2, 4, pairs);
       __syncthreads();  // grown_x and the rests are read no more
       write_sums(dy, climb.dy_state);
       write_sums(pairs, climb.sums);

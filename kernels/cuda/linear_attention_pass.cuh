@@ -47,8 +47,8 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
     clear(dx), clear(dy);
     float anchors[4] = {0, 0, 0, 0};
     if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0 + this->channel);
-    if constexpr (kDy) copy_tile(a, this->own_x, own_dim, at, col0, x);
-    copy_tile(a, this->own_y, own_dim, at, col0, y);
+    if constexpr (kDy) this->copy(this->own_x, own_dim, col0, x);
+    this->copy(this->own_y, own_dim, col0, y);
     if constexpr (kSpan) {
       this->meet_span_states(col0, dx, dy, anchors);
     } else {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tile
   const int64_t own_dim = PassTraits<kPass, kOwn, kOther>::kKeys ? a.K : a.V;
   const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
   const int groups = (tiles + tiles_per_block - 1) / tiles_per_block;
-  const int first = static_cast<int>(blockIdx.x % groups) * tiles_per_block;
+  const int first = static_cast<int>(blockIdx.x) % groups * tiles_per_block;
   PassRun<kPass, kOwn, kOther> block(a, blockIdx.x / groups, memory);
   block.run(first, min(first + tiles_per_block, tiles));
 }

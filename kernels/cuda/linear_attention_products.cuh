@@ -50,14 +50,15 @@ __device__ __forceinline__ void start_multiply(float (*c)[4], const uint32_t (&a
   }
 }
 
-/// Starts c += a b, 64 x 32 += 64 x 16 times 16 x 32, both from shared memory; rows of a as columns of b.
+/// Starts c += a b, 64 x 32 += 64 x 16 times 16 x 32, both from shared memory.
+template <Lies kLeft, Lies kRight>
 __device__ __forceinline__ void start_multiply(float (&c)[4][4], uint64_t a, uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-      "%13, %14, %15}, %16, %17, p, 1, 1, 0, 0;\n}\n"
+      "%13, %14, %15}, %16, %17, p, 1, 1, %19, %20;\n}\n"
       : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3)
-      : "l"(a), "l"(b), "r"(1));
+      : "l"(a), "l"(b), "r"(1), "n"(kLeft == Lies::kColumns ? 1 : 0), "n"(kRight == Lies::kRows ? 1 : 0));
 }
 #undef BATON_SUMS
 
@@ -116,7 +117,8 @@ __device__ __forceinline__ void add_rows(float (&sum)[4][4], const Bf16* left, c
 #pragma unroll
   for (int k0 = 0; k0 < kTile; k0 += 16) {
     if constexpr (kWarpgroups) {
-      start_multiply(sum, operand<Lies::kColumns>(left, k0, 0), operand<Lies::kColumns>(right, k0, n0));
+      start_multiply<Lies::kRows, Lies::kColumns>(sum, operand<Lies::kColumns>(left, k0, 0),
+                                                  operand<Lies::kColumns>(right, k0, n0));
     } else {
       uint32_t x[4], y[4];
       load_left<Lies::kRows>(left, m0, k0, lane, x);
@@ -127,6 +129,22 @@ __device__ __forceinline__ void add_rows(float (&sum)[4][4], const Bf16* left, c
         multiply(sum[n + 1], x, y[2], y[3]);
       }
     }
+  }
+}
+
+/// sum += left right, started: 64 rows, this warp's 16 from m0, by 32 columns from n0. Steps of 16 along k outside
+/// [first, last) may be left out, where all of left is zero.
+template <Lies kLeft, Lies kRight>
+__device__ __forceinline__ void add_tiles(float (&sum)[4][4], const Bf16* left, const Bf16* right, int m0, int n0,
+                                          int lane, int first, int last) {
+  if constexpr (kWarpgroups) {
+    constexpr Lies kLeftAsRight = kLeft == Lies::kRows ? Lies::kColumns : Lies::kRows;
+#pragma unroll
+    for (int k0 = 0; k0 < kTile; k0 += 16) {
+      start_multiply<kLeft, kRight>(sum, operand<kLeftAsRight>(left, k0, 0), operand<kRight>(right, k0, n0));
+    }
+  } else {
+    multiply_tiles<kLeft, kRight>(left, right, m0 / 8 + n0 / 32, lane, first, last, sum);
   }
 }
 

@@ -117,9 +117,11 @@ struct Stretch {
   int64_t batch, head, chunk, first;
   int n;
 };
+/// item: less than 2^32, as blocks are; divisions of 64 bits would take hundreds of instructions.
 __device__ __forceinline__ Stretch chunk_at(const Arguments& a, int64_t item) {
-  const int64_t row = item / a.H;
-  Stretch at{row / a.N, item % a.H, row % a.N, 0, 0};
+  const auto index = static_cast<uint32_t>(item), heads = static_cast<uint32_t>(a.H), N = static_cast<uint32_t>(a.N);
+  const uint32_t row = index / heads;
+  Stretch at{row / N, index % heads, row % N, 0, 0};
   at.first = at.chunk * kChunk;
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
