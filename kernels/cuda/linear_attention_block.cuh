@@ -17,9 +17,10 @@ struct PassTraits {
   static constexpr bool kDx = kPass != Pass::kValues || kOwn;
   static constexpr bool kDy = kPass != Pass::kOutput;
   static constexpr bool kGates = kOwn && kDy;
-  static constexpr bool kSplit = kOwn && !kOther;  // where decays are mild, scores and what meets them keep 16 bits
-  static constexpr int kMaxOther = 512;            // channels of the other side where its decays meet the anchors
-  static constexpr int kSumWidth = kTile + 8;      // of a float32 tile: rows 8 banks apart
+  static constexpr bool kSplit = kOwn && !kOther;   // where decays are mild, scores and what meets them keep 16 bits
+  static constexpr bool kGroups = kSplit || kSpan;  // products of scores are made by warpgroups, on Hopper
+  static constexpr int kMaxOther = 512;             // channels of the other side where its decays meet the anchors
+  static constexpr int kSumWidth = kTile + 8;       // of a float32 tile: rows 8 banks apart
 
   struct Tables {
     float own[kChunk];
@@ -58,8 +59,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   const Arguments& a;
   Stretch at;
-  int half0;  // first column of this warpgroup's half of products, and
-  int piece;  // of these, as warps have them in linear_attention_tile.cuh
+  int half0;                // first column of this warpgroup's half of products, and
+  int piece;                // of these, as warps have them in linear_attention_tile.cuh
   int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
   int64_t own_dim, other_dim;
   int other_tiles;
@@ -159,6 +160,17 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       copy_rows<kThreads, 1>(threadIdx.x, from, a.H * dim, at.n, to);
     } else {
       copy_tile(a, x, dim, at, col0, to);
+    }
+  }
+
+  /// sum += score z, or its transpose z, over tokens; with kGroups started.
+  template <Lies kScore>
+  __device__ __forceinline__ void add_scores(const Bf16* scores, const Bf16* z, Accumulator& sum) const {
+    const int first = kScore == Lies::kRows ? 0 : piece / 2, last = kScore == Lies::kRows ? piece / 2 + 1 : 4;
+    if constexpr (Traits::kGroups) {
+      add_tiles<kScore, Lies::kRows>(sum, scores, z, piece / 2 * 16, half0, lane, first, last);
+    } else {
+      multiply_tiles<kScore, Lies::kRows>(scores, z, piece, lane, first, last, sum);
     }
   }
 
@@ -286,7 +298,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   /// Zeros above the diagonal, of whole pieces only where products by warpgroups read them.
   __device__ __forceinline__ void write_scores(Accumulator& sums) {
-    if (above_diagonal() && !(kWarpgroups && Traits::kSplit)) return;
+    if (above_diagonal() && !(kWarpgroups && Traits::kGroups)) return;
     for_pairs(piece, lane, sums, [&](int row, int col, float p, float q) {
       if (row == col) tables.own[row] = a.scale * p;
       if (row == col + 1) tables.own[row] = a.scale * q;

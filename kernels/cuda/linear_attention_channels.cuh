@@ -10,8 +10,8 @@ template <Pass kPass, bool kOwn, bool kOther>
 struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
-  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSplit, Base::kSumWidth;
-  using Base::half0;
+  using Base::kDx, Base::kDy, Base::kGates, Base::kGroups, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSplit;
+  using Base::kSumWidth;
   using Base::score, Base::score_rest, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   struct Climb {
@@ -129,17 +129,13 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     put_pair(upper, row, channel, x);
     if constexpr (kSplit) put_pair(rest, row, channel, x - rounded(x));
   }
-  /// sum += score z, or its transpose z, over tokens, started.
+  /// sum += score z, or its transpose z, of all that is kept.
   template <Lies kScore>
-  __device__ __forceinline__ void add_kept(const Bf16* z, const Bf16* z_rest, int first, int last,
-                                           Accumulator& sum) const {
+  __device__ __forceinline__ void add_kept(const Bf16* z, const Bf16* z_rest, Accumulator& sum) const {
+    this->template add_scores<kScore>(score, z, sum);
     if constexpr (kSplit) {
-      const int row0 = piece / 2 * 16;
-      add_tiles<kScore, Lies::kRows>(sum, score, z, row0, half0, lane, first, last);
-      add_tiles<kScore, Lies::kRows>(sum, score_rest(), z, row0, half0, lane, first, last);
-      add_tiles<kScore, Lies::kRows>(sum, score, z_rest, row0, half0, lane, first, last);
-    } else {
-      multiply_tiles<kScore, Lies::kRows>(score, z, piece, lane, first, last, sum);
+      this->template add_scores<kScore>(score_rest(), z, sum);
+      this->template add_scores<kScore>(score, z_rest, sum);
     }
   }
 
@@ -161,7 +157,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, grow_y(t));
       if constexpr (kDy) put_kept(grown_x, grown_x_rest, row, grow_x(t));
     }
-    if constexpr (kSplit) publish_tiles();
+    if constexpr (kGroups) publish_tiles();
     __syncthreads();
     Accumulator pairs;
     clear(pairs);
@@ -169,10 +165,10 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       for_pairs(piece, lane, dx,
                 [&](int, int, float& p, float& q) { p *= kOther ? 1.0f : a.scale, q *= kOther ? 1.0f : a.scale; });
     }
-    if constexpr (kSplit) begin_products();
-    if constexpr (kDx) add_kept<Lies::kRows>(grown_y, grown_y_rest, 0, piece / 2 + 1, dx);
-    if constexpr (kDy) add_kept<Lies::kColumns>(grown_x, grown_x_rest, piece / 2, 4, pairs);
-    if constexpr (kSplit) commit_products(), wait_products();
+    if constexpr (kGroups) begin_products();
+    if constexpr (kDx) add_kept<Lies::kRows>(grown_y, grown_y_rest, dx);
+    if constexpr (kDy) add_kept<Lies::kColumns>(grown_x, grown_x_rest, pairs);
+    if constexpr (kGroups) commit_products(), wait_products();
     if constexpr (kDx) write_sums(dx, climb.dx_state);
     if constexpr (kDy) {
       __syncthreads();  // grown_x and the rests are read no more

@@ -60,11 +60,10 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
 };
 
 template <Pass kPass, bool kOwn, bool kOther>
-__global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block) {
+__global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block, int groups) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   const int64_t own_dim = PassTraits<kPass, kOwn, kOther>::kKeys ? a.K : a.V;
   const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
-  const int groups = (tiles + tiles_per_block - 1) / tiles_per_block;
   const int first = static_cast<int>(blockIdx.x) % groups * tiles_per_block;
   PassRun<kPass, kOwn, kOther> block(a, blockIdx.x / groups, memory);
   block.run(first, min(first + tiles_per_block, tiles));
@@ -83,8 +82,9 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   // gradient is a sum over all tiles; else every tile is a block of its own.
   constexpr int64_t kFew = 264;
   const bool whole = (kOther && items >= kFew) || (Traits::kKeys && a.gate == Gate::kScalar);
-  const int64_t blocks = whole ? items : items * tiles;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(a, whole ? static_cast<int>(tiles) : 1);
+  const int groups = whole ? 1 : static_cast<int>(tiles);
+  const auto blocks = static_cast<unsigned>(items * groups);
+  kernel<<<blocks, kThreads, bytes, stream>>>(a, whole ? static_cast<int>(tiles) : 1, groups);
   return cudaGetLastError();
 }
 

@@ -9,7 +9,7 @@ template <Pass kPass, bool kOwn, bool kOther>
 struct RowFinish : PassBlock<kPass, kOwn, kOther> {
   using Base = PassBlock<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::own_dim, Base::tables;
-  using Base::kDx, Base::kDy, Base::kGates, Base::kKeys, Base::kNumber, Base::kSumWidth;
+  using Base::kDx, Base::kDy, Base::kGates, Base::kGroups, Base::kKeys, Base::kNumber, Base::kSumWidth;
   using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
 
   __device__ __forceinline__ void finish(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
@@ -29,9 +29,12 @@ struct RowFinish : PassBlock<kPass, kOwn, kOther> {
         return key.x * dy[n][i] + key.y * dy[n][i + 1];
       });
     }
+    if constexpr (kGroups) publish_tiles();
     __syncthreads();  // scores
-    if constexpr (kDx) multiply_tiles<Lies::kRows, Lies::kRows>(score, y, piece, lane, 0, piece / 2 + 1, dx);
-    if constexpr (kDy) multiply_tiles<Lies::kColumns, Lies::kRows>(score, x, piece, lane, piece / 2, 4, dy);
+    if constexpr (kGroups) begin_products();
+    if constexpr (kDx) this->template add_scores<Lies::kRows>(score, y, dx);
+    if constexpr (kDy) this->template add_scores<Lies::kColumns>(score, x, dy);
+    if constexpr (kGroups) commit_products(), wait_products();
     if (this->scalar()) {
       add_row_sums(1, [&](int row, int col, int n, int i) {
         const float2 query = load_pair(x, row, col), key = load_pair(y, row, col);
