@@ -59,8 +59,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   const Arguments& a;
   Stretch at;
-  int half0;                // first column of this warpgroup's half of products, and
-  int piece;                // of these, as warps have them in linear_attention_tile.cuh
+  int piece;                // of products, as warps have them in linear_attention_tile.cuh: here four warps have
+  int half0;                // a column half, from here on
   int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
   int64_t own_dim, other_dim;
   int other_tiles;
@@ -73,8 +73,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
       : a(arguments),
         at(chunk_at(arguments, item)),
-        half0(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 32),
         piece(threadIdx.x / 32 % 4 * 2 + threadIdx.x / 128),
+        half0(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 32),
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
         channel(threadIdx.x % 32 * 2),
