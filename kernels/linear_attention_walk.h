@@ -18,7 +18,7 @@ constexpr bool walk_exists(int own_dim, int other_dim) {
 constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool read) {
   const int own = walk_own(own_dim) / 64, other = other_dim / 64;
   const int tiles = 2 * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
-  const int tables = channels ? 2 * other_dim * 4 : 10 * 64 * 4 + 128;
+  const int tables = channels ? 2 * other_dim * 4 : 12 * 64 * 4 + 128;
   return tiles * 64 * 64 * 2 + (tables + 1023) / 1024 * 1024;
 }
 
@@ -37,7 +37,7 @@ static_assert(fused_walk_shared_bytes(128, 128, true) <= 227 * 1024, "what a blo
 
 /// The same for one that makes dv and dk at once; keys and values have `dim` channels, one number a token.
 constexpr int gradient_walk_shared_bytes(int dim) {
-  return walk_shared_bytes(dim, dim, false, true) + (2 * (dim / 64) + 1) * 64 * 64 * 2;
+  return walk_shared_bytes(dim, dim, false, true) + (4 * (dim / 64) + 1) * 64 * 64 * 2;
 }
 
 /// Whether there is one.

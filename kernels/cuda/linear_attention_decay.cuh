@@ -171,7 +171,7 @@ struct NumberDecay {
 
   /// By all threads; ends with a barrier.
   __device__ __forceinline__ void make(const Arguments& a, const Stretch& at) {
-    const int t = threadIdx.x;
+    const int t = thread_anew();
     float thr = 1, aft = 1;
     if (t < kChunk) {
       float g = 0;

@@ -153,6 +153,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
         begin_chunk(at, stage);
         uint32_t own[4][4];
         this->load_own(stage, own);
+        this->decay_state(stage);
         this->advance(stage, own);
       }
       typename Base::Decay decay;
@@ -193,7 +194,10 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     if constexpr (kKind != WalkKind::kFusedForward) {
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
     }
-    if (grown && this->reversed()) this->decay_state(stage);
+    if (!grown || !this->reversed()) return;
+    typename Base::Decay decay;
+    this->read_decay(stage, decay);
+    this->decay_state(stage, decay);
   }
   /// Zeros in blocks above the diagonal.
   __device__ __forceinline__ void copy_scores(const Bf16* from) {

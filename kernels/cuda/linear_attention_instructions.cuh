@@ -13,6 +13,14 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/// threadIdx.x, read every time, so that no register keeps what follows from it for the next time.
+__device__ __forceinline__ int thread_anew() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(x));
+  __builtin_assume(0 <= x && x < 1024);
+  return x;
+}
+
 /// Four 8 x 8 matrices; lane l gives the shared address of row l % 8 of matrix l / 8. Lane l gets elements 2 (l % 4) +
 /// {0, 1} of row l / 4, or, transposed, of column l / 4.
 __device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&x)[4]) {
@@ -24,6 +32,12 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t at, uint32_t (
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(at));
+}
+/// The other way (sm_90 and newer).
+__device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at), "r"(x[0]), "r"(x[1]),
+               "r"(x[2]), "r"(x[3])
+               : "memory");
 }
 /// The other way, transposed: elements 2 (l % 4) + {0, 1} of row l / 4 go to column l / 4 (sm_90 and newer).
 __device__ __forceinline__ void store_matrices_transposed(uint32_t at, const uint32_t (&x)[4]) {

@@ -21,8 +21,8 @@ template <Lies kLies>
 __device__ __forceinline__ uint64_t operand(const Bf16* tile, int k0, int n0) {
   const int row = kLies == Lies::kRows ? k0 : n0, col = kLies == Lies::kRows ? n0 : k0;
   constexpr uint64_t kSwizzle128 = 1ull << 62, kEightRows = static_cast<uint64_t>(1024 >> 4) << 32;
-  // Shifted one by one, so that one address serves all operands of a tile.
-  return (kSwizzle128 | kEightRows | shared_address(tile) >> 4) + (row * (kTile * 2) + col * 2 >> 4);
+  // Shifted one by one, so that one address serves all operands of a tile; in 32 bits, as there is no carry.
+  return kSwizzle128 | kEightRows | (shared_address(tile) >> 4) + (row * (kTile * 2) + col * 2 >> 4);
 }
 
 #define BATON_SUMS(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
@@ -50,15 +50,28 @@ __device__ __forceinline__ void start_multiply(float (*c)[4], const uint32_t (&a
   }
 }
 
-/// Starts c += a b, 64 x 32 += 64 x 16 times 16 x 32, both from shared memory.
-template <Lies kLeft, Lies kRight>
-__device__ __forceinline__ void start_multiply(float (&c)[4][4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-      "%13, %14, %15}, %16, %17, p, 1, 1, %19, %20;\n}\n"
-      : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3)
-      : "l"(a), "l"(b), "r"(1), "n"(kLeft == Lies::kColumns ? 1 : 0), "n"(kRight == Lies::kRows ? 1 : 0));
+/// The same, both from shared memory.
+template <Lies kLeft, Lies kRight, int kBlocks>
+__device__ __forceinline__ void start_multiply(float (&c)[kBlocks][4], uint64_t a, uint64_t b) {
+  static_assert(kBlocks == 4 || kBlocks == 8);
+  constexpr int kTransposeLeft = kLeft == Lies::kColumns ? 1 : 0, kTransposeRight = kRight == Lies::kRows ? 1 : 0;
+  if constexpr (kBlocks == 4) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+        "%13, %14, %15}, %16, %17, p, 1, 1, %19, %20;\n}\n"
+        : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3)
+        : "l"(a), "l"(b), "r"(1), "n"(kTransposeLeft), "n"(kTransposeRight));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+        "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, "
+        "1, 1, %35, %36;\n}\n"
+        : BATON_SUMS(c, 0), BATON_SUMS(c, 1), BATON_SUMS(c, 2), BATON_SUMS(c, 3), BATON_SUMS(c, 4), BATON_SUMS(c, 5),
+          BATON_SUMS(c, 6), BATON_SUMS(c, 7)
+        : "l"(a), "l"(b), "r"(1), "n"(kTransposeLeft), "n"(kTransposeRight));
+  }
 }
 #undef BATON_SUMS
 
@@ -110,9 +123,10 @@ __device__ __forceinline__ void add_products(float (&sum)[kColumns][4], int firs
   }
 }
 
-/// sum += left right^T over a tile's channels, started: 64 rows by 32 from n0, this warp's 16 from m0. Above the
+/// sum += left right^T over a tile's channels, started: 64 rows by 8 kBlocks from n0, this warp's 16 from m0. Above the
 /// diagonal sums may be left out.
-__device__ __forceinline__ void add_rows(float (&sum)[4][4], const Bf16* left, const Bf16* right, int m0, int n0,
+template <int kBlocks>
+__device__ __forceinline__ void add_rows(float (&sum)[kBlocks][4], const Bf16* left, const Bf16* right, int m0, int n0,
                                          int lane) {
 #pragma unroll
   for (int k0 = 0; k0 < kTile; k0 += 16) {
@@ -123,7 +137,8 @@ __device__ __forceinline__ void add_rows(float (&sum)[4][4], const Bf16* left, c
       uint32_t x[4], y[4];
       load_left<Lies::kRows>(left, m0, k0, lane, x);
 #pragma unroll
-      for (int n = 0; n < 4 && n0 + n * 8 <= m0; n += 2) {
+      for (int n = 0; n < kBlocks; n += 2) {
+        if (n0 + n * 8 > m0) continue;
         load_right<Lies::kColumns>(right, k0, n0 + n * 8, lane, y);
         multiply(sum[n], x, y[0], y[1]);
         multiply(sum[n + 1], x, y[2], y[3]);

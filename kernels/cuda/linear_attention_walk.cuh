@@ -29,6 +29,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   using Base::dk_side, Base::kBack, Base::kRead, Base::kWarps;
   // Blocks of 8 tokens whose outputs are made at once, as registers allow.
   static constexpr int kOutBlocks = kTiles == 2 && !Base::Traits::kFused ? 4 : 8;
+  static constexpr bool kGather = kWarpgroups && (kOutBlocks == 8 || Base::kSides == 2);
 
   __device__ __forceinline__ void run() {
     const int first = span * static_cast<int>(w.chunks_per_span);
@@ -36,21 +37,27 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     const auto chunk = [&](int i) { return this->stretch(first + (reversed() ? count - 1 - i : i)); };
     this->start_copies(chunk(0), 0);
     this->begin_state();
+    if constexpr (kRead && !kChannels) clear_scores();
     for (int i = 0; i < count; ++i) {
       const int stage = i % 2;
       const Stretch at = chunk(i);
       wait_copies<0>();
       publish_tiles();
       __syncthreads();
-      if (i + 1 < count) this->start_copies(chunk(i + 1), 1 - stage);
+      const auto copy_next = [&] {
+        if (i + 1 < count) this->start_copies(chunk(i + 1), 1 - stage);
+      };
+      constexpr bool kScores = kRead && !kChannels;
+      if constexpr (!kScores) copy_next();
       if constexpr (!kChannels) this->make_decays(at);
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
-      if constexpr (kRead && !kChannels) make_scores(stage);
+      if constexpr (kScores) make_scores(stage, copy_next);
       if constexpr (kRead) {
         read_chunk(at, stage);
       } else {
         uint32_t own[4][4];
         this->load_own(stage, own);
+        this->decay_state(stage);
         this->advance(stage, own);
       }
       wait_products();
@@ -59,9 +66,10 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     if (w.last != nullptr) this->end_shard();
   }
 
-  /// Outputs, and the state's way over the chunk. Where registers allow, its products run while outputs are written.
+  /// Outputs, and the state's way over the chunk, whose products run while outputs are gathered, where `own` is weighed
+  /// by nothing, or sent.
   __device__ __forceinline__ void read_chunk(const Stretch& at, int stage) {
-    constexpr bool kAtOnce = kOutBlocks == 8;
+    constexpr bool kStateFirst = kChannels && kOutBlocks == 8;
     uint32_t own[4][4];
 #pragma unroll 1
     for (int first = 0; first < 8; first += kOutBlocks) {
@@ -69,68 +77,89 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       add_inter(stage, first, out);
       this->load_own(stage, own);
       add_intra(stage, first, own, out);
-      if constexpr (kAtOnce) this->advance(stage, own);
-      wait_products(kAtOnce ? 1 : 0);
-      write_out(at, stage, first, out);
+      if constexpr (kOutBlocks == 8) this->decay_state(stage);
+      if constexpr (kStateFirst) this->advance(stage, own);
+      wait_products(kStateFirst ? 1 : 0);
+      if constexpr (kGather) {
+        gather_out(stage, first, out);
+      } else {
+        write_out(at, first, out);
+      }
     }
-    if constexpr (!kAtOnce) {
+    if constexpr (kOutBlocks != 8) {
       this->load_own(stage, own);
-      this->advance(stage, own);
+      this->decay_state(stage);
     }
+    if constexpr (!kStateFirst) this->advance(stage, own);
+    if constexpr (kGather) send_out(at, stage);
   }
 
-  /// P. A warp has 16 rows; four warps, or twice four, share the columns.
-  __device__ __forceinline__ void make_scores(int stage) {
+  /// P. A warp has 16 rows; four warps, or twice four, share the columns. What lies above the diagonal in blocks of 16
+  /// x 16 stays as `clear_scores` left it.
+  template <class Meanwhile>
+  __device__ __forceinline__ void make_scores(int stage, Meanwhile&& meanwhile) {
+    const int lane = this->lane_anew();
     constexpr int kBlocks = 32 / kWarps;
     const int row0 = warp % 4 * 16, col0 = warp / 4 * 8 * kBlocks;
-    const int end = max(0, min(kBlocks, (row0 + 16 - col0) / 8));  // blocks beyond are above the diagonal
     float sums[kBlocks][4] = {};
+    begin_products();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const Bf16 *read = read_tile(stage, tile), *update = update_tile(stage, tile);
-      uint32_t left[4][4];
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        load_left<Lies::kRows>(reversed() ? update : read, row0, step * 16, lane, left[step]);
-      }
-      begin_products();
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        add_products<Lies::kColumns, kBlocks>(sums, 0, left[step], reversed() ? read : update, step * 16, col0, lane, 0,
-                                              end);
-      }
-      commit_products();
-      wait_products();
+      add_rows(sums, reversed() ? update : read, reversed() ? read : update, row0, col0, lane);
     }
+    commit_products();
+    meanwhile();
+    wait_products();
     const auto& decay = tables.number;
-    const int row = unknown(row0 + lane / 4), col = unknown(col0 + lane % 4 * 2);
+    const int row = row0 + lane / 4, pair = lane % 4 * 2;
     if (decay.mild()) {
-      write_scores(row, col, end, sums, [&](int i, int j) { return decay.mild_between(i, j); });
+      const float rows[2] = {a.scale * decay.through[row], a.scale * decay.through[row + 8]};
+      write_scores(row0, col0, sums, [&](int half, int col) {
+        return rows[half] * *reinterpret_cast<const float2*>(decay.grown + col + pair);
+      });
     } else {
-      write_scores(row, col, end, sums, [&](int i, int j) { return i == j ? 1.0f : decay.between(i, j); });
+      const auto between = [&](int i, int j) { return i == j ? 1.0f : decay.between(i, j); };
+      write_scores(row0, col0, sums, [&](int half, int col) {
+        const int i = row + 8 * half, j = col + pair;
+        return a.scale * make_float2(between(i, j), between(i, j + 1));
+      });
     }
     publish_tiles();
     __syncthreads();
   }
-  /// x, lest the compiler keep in registers, for all chunks, what follows from it.
-  static __device__ __forceinline__ int unknown(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
+  __device__ __forceinline__ void clear_scores() {
+    for (int i = this->thread(); i < kTile * 8; i += 32 * kWarps) {
+      reinterpret_cast<uint4*>(scores(0))[i] = make_uint4(0, 0, 0, 0);
+    }
   }
-  template <int kBlocks, class Between>
-  __device__ __forceinline__ void write_scores(int row, int col0, int end, const float (&sums)[kBlocks][4],
-                                               Between&& between) {
+  /// Sums by weights(half, col), of this lane's pair of columns from `col` and its row in that half of 16.
+  template <int kBlocks, class Weights>
+  __device__ __forceinline__ void write_scores(int row0, int col0, const float (&sums)[kBlocks][4], Weights&& weights) {
+    const int lane = this->lane_anew();
+    const int below = lane / 4 - lane % 4 * 2;  // of a block on the diagonal: both of a pair, the first, or none
+    const uint32_t diagonal = below > 0 ? 0xffffffffu : below == 0 ? 0xffffu : 0u;
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
+    for (int n = 0; n < kBlocks; n += 2) {
       const int col = col0 + n * 8;
-      const auto weigh = [&](int i, int j, float sum) { return i < j ? 0.0f : a.scale * sum * between(i, j); };
-      uint32_t upper = 0, lower = 0;
-      if (n < end) {
-        upper = pack(weigh(row, col, sums[n][0]), weigh(row, col + 1, sums[n][1]));
-        lower = pack(weigh(row + 8, col, sums[n][2]), weigh(row + 8, col + 1, sums[n][3]));
+      if (col > row0) continue;
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i % 2, block = n + i / 2;
+        const float2 w = weights(half, col0 + block * 8);
+        x[i] = pack(sums[block][2 * half] * w.x, sums[block][2 * half + 1] * w.y);
       }
-      *reinterpret_cast<uint32_t*>(scores(0) + place(row, col)) = upper;
-      *reinterpret_cast<uint32_t*>(scores(0) + place(row + 8, col)) = lower;
+      if (col == row0) x[0] &= diagonal, x[2] = 0, x[3] &= diagonal;
+      if constexpr (kWarpgroups) {
+        store_matrices(piece_address<Lies::kRows>(scores(0), row0, col, lane), x);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          *reinterpret_cast<uint32_t*>(scores(0) + place(row0 + lane / 4 + i % 2 * 8, col + i / 2 * 8 + lane % 4 * 2)) =
+              x[i];
+        }
+      }
     }
   }
 
@@ -173,24 +202,21 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// Outputs by the weight of their token.
   __device__ __forceinline__ void weigh(int first, float (&out)[kOutBlocks][4]) {
-    const float* inter = reversed() ? tables.number.after : tables.number.through;
-    const float scale = reversed() ? 1.0f : a.scale;
+    const int lane = this->lane_anew();
 #pragma unroll
     for (int n = 0; n < kOutBlocks; ++n) {
-      const float2 factor = *reinterpret_cast<const float2*>(inter + (first + n) * 8 + lane % 4 * 2);
-      out[n][0] *= scale * factor.x, out[n][1] *= scale * factor.y;
-      out[n][2] *= scale * factor.x, out[n][3] *= scale * factor.y;
+      const float2 factor = *reinterpret_cast<const float2*>(tables.inter + (first + n) * 8 + lane % 4 * 2);
+      out[n][0] *= factor.x, out[n][1] *= factor.y, out[n][2] *= factor.x, out[n][3] *= factor.y;
     }
   }
   /// A lane collects 16 bytes of a token: where all outputs are made at once and no other warp needs this one's own
   /// channels, in their place, else in registers.
-  __device__ __forceinline__ void write_out(const Stretch& at, int stage, int first,
-                                            const float (&out)[kOutBlocks][4]) {
-    if constexpr (kWarpgroups && kOutBlocks == 8 && Base::kSides == 1) return write_out_in_place(at, stage, out);
+  __device__ __forceinline__ void write_out(const Stretch& at, int first, const float (&out)[kOutBlocks][4]) {
     const int quarter = lane % 4;  // of two blocks of own channels, for two blocks of tokens
     const int stride = static_cast<int>(a.H * w.own_dim);
-    Bf16* to = static_cast<Bf16*>(dk_side ? w.dk_out : w.out) + token_offset(a, at, w.own_dim) + own0 + own_col() +
-               quarter % 2 * 8 + (first + quarter / 2) * 8 * stride + lane / 4 * stride;
+    Bf16* to = this->channel(static_cast<Bf16*>(dk_side ? w.dk_out : w.out),
+                             this->row_of(at, (first + quarter / 2) * 8 + lane / 4), static_cast<int>(w.own_dim),
+                             own0 + own_col() + quarter % 2 * 8);
 #pragma unroll
     for (int n = 0; n < kOutBlocks; n += 2) {
       uint32_t x[4];
@@ -204,21 +230,26 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       if (token < at.n) store_16_bytes(x, to + n * 8 * stride);
     }
   }
-  __device__ __forceinline__ void write_out_in_place(const Stretch& at, int stage, const float (&out)[8][4]) {
-    Bf16* tile = this->own_tile(stage, own_col() / kTile);
+  __device__ __forceinline__ void gather_out(int stage, int first, const float (&out)[kOutBlocks][4]) {
+    const int lane = this->lane_anew();
+    Bf16* tile = this->out_tile(stage, own_col() / kTile);
     const int col = own_col() % kTile;
 #pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    for (int n = 0; n < kOutBlocks; n += 2) {
       const auto &y = out[n], &z = out[n + 1];
       const uint32_t x[4] = {pack(y[0], y[1]), pack(y[2], y[3]), pack(z[0], z[1]), pack(z[2], z[3])};
-      const int token = (n + lane / 16) * 8 + lane % 8;
+      const int token = (first + n + lane / 16) * 8 + lane % 8;
       store_matrices_transposed(shared_address(tile + place(token, col + lane / 8 % 2 * 8)), x);
     }
+  }
+  __device__ __forceinline__ void send_out(const Stretch& at, int stage) {
     __syncwarp();
+    const int lane = this->lane_anew();
+    const Bf16* tile = this->out_tile(stage, own_col() / kTile);
     const int stride = static_cast<int>(a.H * w.own_dim), piece = lane % 2 * 8;
-    Bf16* to =
-        static_cast<Bf16*>(w.out) + token_offset(a, at, w.own_dim) + own0 + own_col() + piece + lane / 2 * stride;
-    const Bf16* from = tile + place(lane / 2, col + piece);
+    Bf16* to = this->channel(static_cast<Bf16*>(dk_side ? w.dk_out : w.out), this->row_of(at, lane / 2),
+                             static_cast<int>(w.own_dim), own0 + own_col() + piece);
+    const Bf16* from = tile + place(lane / 2, own_col() % kTile + piece);
     uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = reinterpret_cast<const uint4&>(from[i * 16 * kTile]);

@@ -37,11 +37,14 @@ struct WalkTraits {
   };
   struct NumberTables {
     alignas(16) NumberDecay number;
+    float inter[kChunk];                     // inter_t (linear_attention_walk.cuh)
+    alignas(8) uint32_t own[kChunk / 2][2];  // w_j of two tokens: rounded to bfloat16; what that leaves, rounded
   };
   using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
   static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+  static constexpr int kOutTiles = kSides == 2 ? 2 * kOwnTiles : 0;  // else outputs take the place of what is own
   static constexpr int kSharedBytes =
-      kTableBytes + (kStages * kStageTiles + (kRead && !kScoresCome ? kSides : 0)) * kTileBytes;
+      kTableBytes + (kStages * kStageTiles + (kRead && !kScoresCome ? kSides : 0) + kOutTiles) * kTileBytes;
   static_assert(kFused || kSharedBytes == (kSides == 2 ? gradient_walk_shared_bytes(kOwn)
                                                        : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
 };
@@ -70,9 +73,9 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ WalkState(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
         w(walk),
-        warp(threadIdx.x / 32 % kWarps),
+        warp(block_warp() % kWarps),
         lane(threadIdx.x % 32),
-        dk_side(kSides == 2 && threadIdx.x / 32 >= kWarps),
+        dk_side(kSides == 2 && block_warp() >= kWarps),
         tables(*reinterpret_cast<Tables*>(memory)),
         tiles(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)) {
     const int own_tiles = static_cast<int>(w.own_dim / kOwn);
@@ -82,6 +85,8 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     span = static_cast<int>(w.first_span + item % walks * w.spans_per_walk), batch = row / heads, head = row % heads;
   }
 
+  /// The same for all lanes, as the compiler sees it.
+  static __device__ __forceinline__ int block_warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
   __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
   __device__ __forceinline__ int thread() const { return 32 * warp + lane; }  // of its side
   __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
@@ -99,12 +104,21 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ Bf16* scores(int stage) {
     return Traits::kScoresCome ? tile(stage, kOwnTiles + 2 * kTiles) : tile(Traits::kStages, dk_side ? 1 : 0);
   }
+  /// Where outputs gather: this warp alone has these channels of it.
+  __device__ __forceinline__ Bf16* out_tile(int stage, int i) {
+    if constexpr (kSides == 1) return own_tile(stage, i);
+    return tile(Traits::kStages, 2 + (dk_side ? kOwnTiles : 0) + i);
+  }
+  /// The lane, lest the compiler keep in registers, for all chunks, what follows from it.
+  static __device__ __forceinline__ int lane_anew() { return thread_anew() % 32; }
   /// Own channels as left operand, for 16 tokens a step.
+  __device__ __forceinline__ void load_own(int stage, int step, int lane, uint32_t (&left)[4]) {
+    load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left);
+  }
   __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
+    const int lane = this->lane_anew();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left[step]);
-    }
+    for (int step = 0; step < 4; ++step) load_own(stage, step, lane, left[step]);
   }
 
   __device__ __forceinline__ Stretch stretch(int64_t chunk) const {
@@ -129,13 +143,22 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     commit_copies();
   }
 
+  /// A token's row of channels in tensors [B, T, H, dim], where token t of the stretch is; rows of 128 bytes and more
+  /// are fewer than 2^32.
+  __device__ __forceinline__ uint32_t row_of(const Stretch& at, int t) const {
+    return static_cast<uint32_t>(token_offset(a, at, 1)) + static_cast<uint32_t>(t) * static_cast<uint32_t>(a.H);
+  }
+  template <class T>
+  static __device__ __forceinline__ T* channel(T* x, uint32_t row, int dim, int col) {
+    return x + col + static_cast<uint64_t>(row) * static_cast<uint32_t>(dim);
+  }
+
   /// A chunk's channels from col0 on.
   template <int kNumTiles>
   __device__ __forceinline__ void copy(const void* x, int dim, int col0, const Stretch& at, Bf16* to) const {
-    const int stride = static_cast<int>(a.H) * dim, thread = threadIdx.x;
-    const Bf16* from =
-        static_cast<const Bf16*>(x) + token_offset(a, at, dim) + (thread / 8 * stride + thread % 8 * 8 + col0);
-    copy_rows<kNumThreads, kNumTiles>(thread, from, stride, at.n, to);
+    const int thread = thread_anew();
+    const Bf16* from = channel(static_cast<const Bf16*>(x), row_of(at, thread / 8), dim, thread % 8 * 8 + col0);
+    copy_rows<kNumThreads, kNumTiles>(thread, from, static_cast<int>(a.H) * dim, at.n, to);
   }
 
   /// Without the blocks of 16 x 16 above the diagonal: zeros.
@@ -152,8 +175,19 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   /// One number a token: the tables of this chunk, unless they are those of the last.
   __device__ __forceinline__ void make_decays(const Stretch& at) {
     if (same_gate() && table_tokens == at.n) return;
+    const NumberDecay& number = tables.number;
     tables.number.make(a, at);
     table_tokens = at.n;
+    const int t = thread_anew();
+    if (t < kChunk) {
+      const float through = a.scale * number.through[t], after = number.after[t];
+      tables.inter[t] = reversed() ? after : through;
+      const float w = reversed() ? through : after;
+      const Bf16 high = __float2bfloat16(w);
+      Bf16* to = reinterpret_cast<Bf16*>(tables.own[t / 2]) + t % 2;
+      to[0] = high, to[2] = __float2bfloat16(w - __bfloat162float(high));
+    }
+    if constexpr (!kRead) __syncthreads();  // else scores come before the next barrier, and before their use
   }
 
   // The state. --------------------------------------------------------------------------------------------------------
@@ -219,6 +253,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// The state as it enters this chunk, [own, other], rounded. A lane collects eight neighbours.
   __device__ __forceinline__ void write_chunk_state(const Stretch& at) const {
+    const int lane = this->lane_anew();
     const int64_t chunk = (batch * a.H + head) * a.N + at.chunk;
     Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk * w.own_dim + own_row()) * kOther + lane % 4 * 8;
 #pragma unroll
@@ -255,6 +290,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ void decay_state(int stage) {
     if constexpr (kChannels) {
+      if (grown) return;
       Decay decay;
       read_decay(stage, decay);
       decay_state(stage, decay);
@@ -268,15 +304,11 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
       if constexpr (!kRead) span_decay[0] *= decay;
     }
   }
-  /// The state's way over the chunk, started.
+  /// What the chunk adds to the decayed state, started.
   __device__ __forceinline__ void advance(int stage, uint32_t (&own)[4][4]) {
     if constexpr (!kChannels) {
-      decay_state(stage);
-      wait_products();  // what took `own` as it was
 #pragma unroll
       for (int step = 0; step < 4; ++step) weigh(step, own[step]);
-    } else if (!grown) {
-      decay_state(stage);
     }
     begin_products();
 #pragma unroll
@@ -288,16 +320,20 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     }
     commit_products();
   }
-  /// Own channels of 16 tokens, each by the weight of its token.
+  /// Own channels of 16 tokens, each by the weight of its token: x w = x high + x low, rounded once but for what is far
+  /// below a rounding.
   __device__ __forceinline__ void weigh(int step, uint32_t (&left)[4]) {
-    const float* weights = reversed() ? tables.number.through : tables.number.after;
-    const int token = step * 16 + lane % 4 * 2;
-    const float scale = reversed() ? a.scale : 1.0f;
+    const int lane = this->lane_anew();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int t = token + i / 2 * 8;
-      const float2 x = unpack(left[i]);
-      left[i] = pack(x.x * (scale * weights[t]), x.y * (scale * weights[t + 1]));
+    for (int i = 0; i < 4; i += 2) {
+      const uint2 w = *reinterpret_cast<const uint2*>(tables.own[step * 8 + i * 2 + lane % 4]);
+      const auto high = reinterpret_cast<const __nv_bfloat162&>(w.x),
+                 low = reinterpret_cast<const __nv_bfloat162&>(w.y);
+#pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        auto& x = reinterpret_cast<__nv_bfloat162&>(left[j]);
+        x = __hfma2(x, high, __hmul2(x, low));
+      }
     }
   }
 };
