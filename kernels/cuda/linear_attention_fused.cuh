@@ -47,33 +47,6 @@ constexpr int kOfMakers = 1, kOfWalk = 2;
 /// A chunk is mild where every kSub tokens forget no more than this; logarithm, base 2.
 constexpr float kGentle = -60.0f / kNumSubs;
 
-/// Waits until kNumThreads have come to the barrier.
-template <int kNumThreads>
-__device__ __forceinline__ void meet(int barrier) {
-  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "n"(kNumThreads) : "memory");
-}
-/// Waits, too; whether it is so for every one of them.
-template <int kNumThreads>
-__device__ __forceinline__ bool agree(int barrier, bool mine) {
-  uint32_t all;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.and.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}\n"
-               : "=r"(all)
-               : "r"(static_cast<uint32_t>(mine)), "r"(barrier), "n"(kNumThreads)
-               : "memory");
-  return all != 0;
-}
-
-/// From here on a warpgroup's threads hold so many registers: more, once others hold fewer.
-template <bool kMore, int kRegisters>
-__device__ __forceinline__ void hold_registers() {
-  if constexpr (!kWarpgroups) return;
-  if constexpr (kMore) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-  }
-}
-
 template <WalkKind kKind, int kOwnTiles, int kTiles>
 struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   using Base = WalkBlock<kKind, true, kOwnTiles, kTiles>;

@@ -98,6 +98,22 @@ __device__ __forceinline__ float4 load_or_zeros(const float* from, bool inside) 
   return x;
 }
 
+/// Waits until kNumThreads have come to the named barrier.
+template <int kNumThreads>
+__device__ __forceinline__ void meet(int barrier) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "n"(kNumThreads) : "memory");
+}
+/// Waits, too; whether it is so for every one of them.
+template <int kNumThreads>
+__device__ __forceinline__ bool agree(int barrier, bool mine) {
+  uint32_t all;
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.and.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+               : "=r"(all)
+               : "r"(static_cast<uint32_t>(mine)), "r"(barrier), "n"(kNumThreads)
+               : "memory");
+  return all != 0;
+}
+
 /// A barrier whose waiting is apart from coming: phase after phase, each over once `count` threads have come.
 struct Phases {
   uint64_t barrier;

@@ -16,6 +16,17 @@ constexpr bool kWarpgroups = false;
 /// A tile begins where the pieces of its rows are in the order that wgmma calls 128-byte swizzle.
 constexpr int kTileAlignment = 1024;
 
+/// From here on a warpgroup's threads hold so many registers: more, once others hold fewer.
+template <bool kMore, int kRegisters>
+__device__ __forceinline__ void hold_registers() {
+  if constexpr (!kWarpgroups) return;
+  if constexpr (kMore) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+  }
+}
+
 /// An operand of a wgmma: 16 rows of B[k][n] from k0, columns from n0. Eight rows of a tile are 1,024 bytes.
 template <Lies kLies>
 __device__ __forceinline__ uint64_t operand(const Bf16* tile, int k0, int n0) {

@@ -1,0 +1,51 @@
+// What walks there are (linear_attention_walk.cuh), and what each has in shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/linear_attention_decay.cuh"
+#include "kernels/cuda/linear_attention_products.cuh"
+#include "kernels/linear_attention_walk.h"
+
+namespace baton::cuda::attention {
+
+/// kStates: no `out`, either order. kGradients: two reversed walks, dv and dk, each by half of the warps; the tiles are
+/// the same, what is own, update and read is not (own and update change places). kFused..: the same as those without
+/// the word, of vector gates, whose decayed tiles and scores other warps of the block make
+/// (linear_attention_fused.cuh).
+enum class WalkKind { kStates, kForward, kReversed, kGradients, kFusedStates, kFusedForward, kFusedReversed };
+
+/// kOwnTiles: own channels of a block / 64; kTiles: other channels / 64; kChannels: decays have (key) channels.
+template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
+struct WalkTraits {
+  static constexpr bool kFused = kKind >= WalkKind::kFusedStates;
+  static constexpr bool kRead = kKind != WalkKind::kStates && kKind != WalkKind::kFusedStates;
+  static constexpr bool kBack =
+      kKind == WalkKind::kReversed || kKind == WalkKind::kGradients || kKind == WalkKind::kFusedReversed;
+  static constexpr int kOwn = kOwnTiles * kTile, kOther = kTiles * kTile;
+  static constexpr int kSides = kKind == WalkKind::kGradients ? 2 : 1;
+  static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
+  static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
+  static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
+  static constexpr int kStages = kFused ? 3 : 2;  // chunks whose tiles there is room for
+  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores.
+  static constexpr bool kScoresCome = kRead && kChannels && !kFused;  // else the walk makes them, after the stages
+  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? 1 : 0);
+  struct ChannelTables {
+    alignas(16) float whole[kStages][kOther];  // decay of a chunk
+  };
+  struct NumberTables {
+    alignas(16) NumberDecay number;
+    float inter[kChunk];                     // inter_t (linear_attention_walk.cuh)
+    alignas(8) uint32_t own[kChunk / 2][2];  // w_j of two tokens: rounded to bfloat16; what that leaves, rounded
+  };
+  using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
+  static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+  static constexpr int kOutTiles = kSides == 2 ? 2 * kOwnTiles : 0;  // else outputs take the place of what is own
+  static constexpr int kSharedBytes =
+      kTableBytes + (kStages * kStageTiles + (kRead && !kScoresCome ? kSides : 0) + kOutTiles) * kTileBytes;
+  static_assert(kFused || kSharedBytes == (kSides == 2 ? gradient_walk_shared_bytes(kOwn)
+                                                       : walk_shared_bytes(kOwn, kOther, kChannels, kRead)));
+};
+
+}  // namespace baton::cuda::attention
