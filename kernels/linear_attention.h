@@ -10,7 +10,7 @@
 // attention_gradients. Only the two `advance` stages need the state of another rank; each applies the shard's carry
 // span by span, so shards that end on span boundaries give the same bits on any number of ranks.
 // A shard that hands nothing on takes attention_forward and attention_backward, which are these stages in one; where
-// nobody wants the last state, no carry is made of tokens that no other kernel starts behind.
+// nobody wants the last state, no carry is made of the tokens of the last walk.
 // A document start forgets the state: it acts as a log gate of -inf on every channel of its token.
 // T may be 0: then ht = h0 and dh0 = dht. Errors: shapes and dtypes are checked on every call (CHECK).
 #pragma once

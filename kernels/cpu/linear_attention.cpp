@@ -87,9 +87,9 @@ bool walks_fuse(const AttentionShape& s) {
 void choose_spans(AttentionShape& s, DType dtype) {
   s.span = s.walk = kChunk;
   if (dtype != DType::kBFloat16 || !walks_take(s, cuda::max_shared_bytes())) return;
-  const int64_t blocks =
-      s.B * s.H * (s.V / walk_own(static_cast<int>(s.V)));  // of outputs, where a walk ends where T does
-  const bool one_on_each = s.K == 256 || walks_fuse(s);     // multiprocessor; else two
+  // Of the outputs' walk, one a sequence, head and own channels.
+  const int64_t blocks = s.B * s.H * (s.V / walk_own(static_cast<int>(s.V)));
+  const bool one_on_each = s.K == 256 || walks_fuse(s);  // multiprocessor; else two
   s.span = blocks < 64 ? kLongSpan : kLongerSpan;
   s.walk = blocks >= (one_on_each ? 64 : 128) ? 2 * s.span : s.span;
 }

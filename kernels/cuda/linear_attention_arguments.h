@@ -47,7 +47,7 @@ struct Walk {
   int64_t own_dim;
   bool own_is_keys, reversed;
   bool carry;  // from no state; writes the span's own state, and its decays to Arguments::decay_k
-  int64_t first_span, num_walks, spans_per_walk;
+  int64_t first_span, num_walks, spans_per_walk;  // walks of a sequence and head; first_span: of the first
   int64_t num_spans, chunks_per_span;
   float* states;       // [B, H, num_spans + 1, K, V]
   bool whole;          // the walk goes over all of the shard, from `first`, not from what is in `states`
