@@ -19,7 +19,6 @@ constexpr int kTileAlignment = 1024;
 /// From here on a warpgroup's threads hold so many registers: more, once others hold fewer.
 template <bool kMore, int kRegisters>
 __device__ __forceinline__ void hold_registers() {
-  if constexpr (!kWarpgroups) return;
   if constexpr (kMore) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
   } else {
@@ -134,17 +133,27 @@ __device__ __forceinline__ void add_products(float (&sum)[kColumns][4], int firs
   }
 }
 
+/// Starts sum += left right, tiles in shared memory: 64 rows by 8 kBlocks from n0, by a warpgroup.
+template <Lies kLeft, Lies kRight, int kBlocks>
+__device__ __forceinline__ void start_multiply_tiles(float (&sum)[kBlocks][4], const Bf16* left, const Bf16* right,
+                                                     int n0) {
+  constexpr Lies kLeftAsRight = kLeft == Lies::kRows ? Lies::kColumns : Lies::kRows;
+#pragma unroll
+  for (int k0 = 0; k0 < kTile; k0 += 16) {
+    start_multiply<kLeft, kRight>(sum, operand<kLeftAsRight>(left, k0, 0), operand<kRight>(right, k0, n0));
+  }
+}
+
 /// sum += left right^T over a tile's channels, started: 64 rows by 8 kBlocks from n0, this warp's 16 from m0. Above the
 /// diagonal sums may be left out.
 template <int kBlocks>
 __device__ __forceinline__ void add_rows(float (&sum)[kBlocks][4], const Bf16* left, const Bf16* right, int m0, int n0,
                                          int lane) {
+  if constexpr (kWarpgroups) {
+    start_multiply_tiles<Lies::kRows, Lies::kColumns>(sum, left, right, n0);
+  } else {
 #pragma unroll
-  for (int k0 = 0; k0 < kTile; k0 += 16) {
-    if constexpr (kWarpgroups) {
-      start_multiply<Lies::kRows, Lies::kColumns>(sum, operand<Lies::kColumns>(left, k0, 0),
-                                                  operand<Lies::kColumns>(right, k0, n0));
-    } else {
+    for (int k0 = 0; k0 < kTile; k0 += 16) {
       uint32_t x[4], y[4];
       load_left<Lies::kRows>(left, m0, k0, lane, x);
 #pragma unroll
@@ -164,11 +173,7 @@ template <Lies kLeft, Lies kRight>
 __device__ __forceinline__ void add_tiles(float (&sum)[4][4], const Bf16* left, const Bf16* right, int m0, int n0,
                                           int lane, int first, int last) {
   if constexpr (kWarpgroups) {
-    constexpr Lies kLeftAsRight = kLeft == Lies::kRows ? Lies::kColumns : Lies::kRows;
-#pragma unroll
-    for (int k0 = 0; k0 < kTile; k0 += 16) {
-      start_multiply<kLeft, kRight>(sum, operand<kLeftAsRight>(left, k0, 0), operand<kRight>(right, k0, n0));
-    }
+    start_multiply_tiles<kLeft, kRight>(sum, left, right, n0);
   } else {
     multiply_tiles<kLeft, kRight>(left, right, m0 / 8 + n0 / 32, lane, first, last, sum);
   }

@@ -1,4 +1,4 @@
-// A walk over the chunks of a span on tensor cores (bfloat16), the state in registers: one computation, which makes
+// A walk over the chunks of spans on tensor cores (bfloat16), the state in registers: one computation, which makes
 // outputs, gradients, carries of spans and the states that enter chunks.
 //   S [own, other]: S = G * S + sum_j w_j own_j update_j^T, over a chunk's tokens j
 //   out_t [own] = inter_t S read_t + sum_j P_tj own_j,   P_tj = scale D_tj (read_t . update_j)
@@ -11,10 +11,10 @@
 // key channels (the other side) are in q~ = scale q through, k~ = k after and P, made by linear_attention_scores.cu;
 // then inter = w = 1.
 //
-// A warp has 16 own channels and all other channels. S is kept as accumulators of mma,
-// whose layout is that of the left operand of the next product, so it stays in registers. Tiles come by cp.async, one
-// chunk ahead; shared memory is WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j,
-// outputs. Sums are float32. No exponent is positive (linear_attention_decay.cuh).
+// A warp has 16 own channels and all other channels. S is kept as accumulators of mma, whose layout is that of the left
+// operand of the next product, so it stays in registers. Tiles come by cp.async, one chunk ahead; shared memory is
+// WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j, outputs. Sums are float32. No
+// exponent is positive (linear_attention_decay.cuh).
 #pragma once
 
 #include "kernels/cuda/linear_attention_walk_state.cuh"
@@ -66,8 +66,8 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     if (w.last != nullptr) this->end_shard();
   }
 
-  /// Outputs, and the state's way over the chunk, whose products run while outputs are gathered, where `own` is weighed
-  /// by nothing, or sent.
+  /// Outputs, and the state's way over the chunk, whose products run while outputs are written, or, where `own` is to be
+  /// weighed first, while they are sent.
   __device__ __forceinline__ void read_chunk(const Stretch& at, int stage) {
     constexpr bool kStateFirst = kChannels && kOutBlocks == 8;
     uint32_t own[4][4];
@@ -209,8 +209,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       out[n][0] *= factor.x, out[n][1] *= factor.y, out[n][2] *= factor.x, out[n][3] *= factor.y;
     }
   }
-  /// A lane collects 16 bytes of a token: where all outputs are made at once and no other warp needs this one's own
-  /// channels, in their place, else in registers.
+  /// A lane collects 16 bytes of a token in registers.
   __device__ __forceinline__ void write_out(const Stretch& at, int first, const float (&out)[kOutBlocks][4]) {
     const int quarter = lane % 4;  // of two blocks of own channels, for two blocks of tokens
     const int stride = static_cast<int>(a.H * w.own_dim);
@@ -230,6 +229,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       if (token < at.n) store_16_bytes(x, to + n * 8 * stride);
     }
   }
+  /// The same in shared memory, from which `send_out` takes them once all are there.
   __device__ __forceinline__ void gather_out(int stage, int first, const float (&out)[kOutBlocks][4]) {
     const int lane = this->lane_anew();
     Bf16* tile = this->out_tile(stage, own_col() / kTile);

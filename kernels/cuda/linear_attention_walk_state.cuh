@@ -69,13 +69,12 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   /// The lane, lest the compiler keep in registers, for all chunks, what follows from it.
   static __device__ __forceinline__ int lane_anew() { return thread_anew() % 32; }
   /// Own channels as left operand, for 16 tokens a step.
-  __device__ __forceinline__ void load_own(int stage, int step, int lane, uint32_t (&left)[4]) {
-    load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left);
-  }
   __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
     const int lane = this->lane_anew();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) load_own(stage, step, lane, left[step]);
+    for (int step = 0; step < 4; ++step) {
+      load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left[step]);
+    }
   }
 
   __device__ __forceinline__ Stretch stretch(int64_t chunk) const {

@@ -28,8 +28,9 @@ struct WalkTraits {
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
   static constexpr int kStages = kFused ? 3 : 2;  // chunks whose tiles there is room for
-  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores.
-  static constexpr bool kScoresCome = kRead && kChannels && !kFused;  // else the walk makes them, after the stages
+  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores. After all stages: scores that
+  // the walk makes, outputs of both sides.
+  static constexpr bool kScoresCome = kRead && kChannels && !kFused;
   static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? 1 : 0);
   struct ChannelTables {
     alignas(16) float whole[kStages][kOther];  // decay of a chunk
