@@ -66,8 +66,8 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     if (w.last != nullptr) this->end_shard();
   }
 
-  /// Outputs, and the state's way over the chunk, whose products run while outputs are written, or, where `own` is to be
-  /// weighed first, while they are sent.
+  /// Outputs, and the state's way over the chunk, whose products run while outputs are written, or, where `own` is to
+  /// be weighed first, while they are sent.
   __device__ __forceinline__ void read_chunk(const Stretch& at, int stage) {
     constexpr bool kStateFirst = kChannels && kOutBlocks == 8;
     uint32_t own[4][4];
