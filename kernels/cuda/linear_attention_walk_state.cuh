@@ -43,7 +43,9 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
 
   /// The same for all lanes, as the compiler sees it.
-  static __device__ __forceinline__ int block_warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+  static __device__ __forceinline__ int block_warp() {
+    return Traits::kFused ? threadIdx.x / 32 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  }
   __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
   __device__ __forceinline__ int thread() const { return 32 * warp + lane; }  // of its side
   __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
@@ -66,8 +68,8 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     if constexpr (kSides == 1) return own_tile(stage, i);
     return tile(Traits::kStages, 2 + (dk_side ? kOwnTiles : 0) + i);
   }
-  /// The lane, lest the compiler keep in registers, for all chunks, what follows from it.
-  static __device__ __forceinline__ int lane_anew() { return thread_anew() % 32; }
+  /// The lane, lest the compiler keep in registers, for all chunks, what follows from it; a fused walk has these.
+  __device__ __forceinline__ int lane_anew() const { return Traits::kFused ? lane : thread_anew() % 32; }
   /// Own channels as left operand, for 16 tokens a step.
   __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
     const int lane = this->lane_anew();
