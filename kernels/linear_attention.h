@@ -79,7 +79,7 @@ struct AttentionChunks {
 
 /// What kernels that walk over long spans keep of a whole shard: places in AttentionChunks::work, in bytes.
 struct AttentionWork {
-  int64_t q = 0, k = 0;           // bfloat16 [B, T, H, K], decayed; vector gates that do not fuse
+  int64_t q = 0, k = 0;           // bfloat16 [B, H, N, C, K] in tiles, decayed; vector gates that do not fuse
   int64_t scores = 0, decay = 0;  // bfloat16 [B, H, N, C, C]; float32 [B, H, N, K] of whole chunks; the same
   int64_t state = 0, dstate = 0;  // bfloat16 [B, H, N, V, K] entering, and gradient leaving, chunks; learned gates
   int64_t bytes = 0;

@@ -13,12 +13,17 @@ constexpr bool walk_exists(int own_dim, int other_dim) {
          (other_dim == 64 || other_dim == 128 || (other_dim == 256 && walk_own(own_dim) == 128));
 }
 
-/// Bytes of shared memory that a block takes: tiles of 64 x 64 bfloat16, of two chunks, and tables of decays.
-/// `channels`: decays have channels; `read`: it makes outputs.
+/// Chunks whose tiles a block has room for. `channels`: decays have channels; `read`: it makes outputs.
+constexpr int walk_stages(int other_dim, bool channels, bool read) {
+  return channels && !read && other_dim == 256 ? 4 : 2;
+}
+
+/// Bytes of shared memory that a block takes: tiles of 64 x 64 bfloat16, and tables of decays.
 constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool read) {
-  const int own = walk_own(own_dim) / 64, other = other_dim / 64;
-  const int tiles = 2 * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
-  const int tables = channels ? 2 * other_dim * 4 : 12 * 64 * 4 + 128;
+  const int own = walk_own(own_dim) / 64, other = other_dim / 64, stages = walk_stages(other_dim, channels, read);
+  const int tiles =
+      stages * (own + other + (read ? other : 0) + (read && channels ? 1 : 0)) + (read && !channels ? 1 : 0);
+  const int tables = channels ? stages * (other_dim * 4 + (other_dim == 256 ? 48 : 0)) : 12 * 64 * 4 + 128;
   return tiles * 64 * 64 * 2 + (tables + 1023) / 1024 * 1024;
 }
 

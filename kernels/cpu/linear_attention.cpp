@@ -102,9 +102,9 @@ AttentionWork AttentionWork::of(const AttentionShape& s) {
     return place;
   };
   if (s.span == kChunk) return work;
-  const int64_t tokens = s.B * s.T * s.H, chunks = s.B * s.H * s.num_chunks();
+  const int64_t chunks = s.B * s.H * s.num_chunks();
   if (s.gate == GateKind::kVector && !walks_fuse(s)) {
-    work.q = take(2 * tokens * s.K), work.k = take(2 * tokens * s.K);
+    work.q = take(2 * chunks * kChunk * s.K), work.k = take(2 * chunks * kChunk * s.K);
     work.scores = take(2 * chunks * kChunk * kChunk), work.decay = take(4 * chunks * s.K);
   }
   if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {

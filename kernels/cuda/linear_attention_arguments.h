@@ -42,9 +42,10 @@ inline cudaError_t persistent_blocks(int64_t items, int on_each, unsigned* block
 
 /// A walk over the chunks of spans (linear_attention_walk.cuh, which has the equations). Activations are bfloat16.
 struct Walk {
-  const void *own, *update, *read;  // [B, T, H, own or other side's channels]; read null: no out
+  const void *own, *update, *read;  // [B, T, H, own or other side's channels], or as Decayed's; read null: no out
   const void* dk_read;              // v where dk is made, too, with dv (own is dout, update q, read k); or null
   int64_t own_dim;
+  int cluster;  // neighbouring blocks that share what is not their own (linear_attention_shared.cuh); 0: they cannot
   bool own_is_keys, reversed;
   bool carry;  // from no state; writes the span's own state, and its decays to Arguments::decay_k
   int64_t first_span, num_walks, spans_per_walk;  // walks of a sequence and head; first_span: of the first
@@ -53,16 +54,17 @@ struct Walk {
   bool whole;          // the walk goes over all of the shard, from `first`, not from what is in `states`
   const float* first;  // [B, H, K, V], or null: zeros
   float* last;         // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
-  const __nv_bfloat16* scores;  // [B, H, N, C, C], and
+  const __nv_bfloat16* scores;  // as Decayed's, and
   const float* chunk_decay;     // [B, H, N, K]: where decays have channels
   void *out, *dk_out;           // [B, T, H, own_dim]
   void* chunk_states;           // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
 };
 
-/// What linear_attention_scores.cu makes of q, k and gates of key channels.
+/// What linear_attention_scores.cu makes of q, k and gates of key channels. A tile is 64 tokens by 64 numbers as it lies
+/// in shared memory (linear_attention_tile.cuh); tokens beyond the shard are zeros.
 struct Decayed {
-  void *q, *k;            // [B, T, H, K]: scale q through, k after
-  __nv_bfloat16* scores;  // [B, H, N, C, C]: scale q_i k_j D_ij, rows i; undefined in 16 x 16 blocks above the diagonal
+  void *q, *k;            // tiles [B, H, N, K / 64]: scale q through, k after
+  __nv_bfloat16* scores;  // tiles [B, H, N]: scale q_i k_j D_ij, rows i; zeros above the diagonal
   float* decay;           // [B, H, N, K] of whole chunks
 };
 

@@ -172,12 +172,9 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     this->read_decay(stage, decay);
     this->decay_state(stage, decay);
   }
-  /// Zeros in blocks above the diagonal.
   __device__ __forceinline__ void copy_scores(const Bf16* from) {
     for (int i = this->thread(); i < kSize / 8; i += 32 * kWarps) {
-      const int row = i / 8, at = place(row, i % 8 * 8);
-      const uint4 zeros = {0, 0, 0, 0};
-      reinterpret_cast<uint4&>(scores(0)[at]) = i % 8 / 2 > row / 16 ? zeros : reinterpret_cast<const uint4&>(from[at]);
+      reinterpret_cast<uint4*>(scores(0))[i] = reinterpret_cast<const uint4*>(from)[i];
     }
   }
 

@@ -129,6 +129,19 @@ struct Phases {
   __device__ __forceinline__ void come_with_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
   }
+  /// Comes, and the phase also waits for so many bytes of bulk copies.
+  __device__ __forceinline__ void come_and_expect(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(bytes)
+                 : "memory");
+  }
+  /// Comes to the same barrier of a block of the cluster.
+  __device__ __forceinline__ void come_at(int block) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(&barrier)),
+        "r"(block)
+        : "memory");
+  }
   /// Until the latest even, or odd, phase is over.
   __device__ __forceinline__ void wait(bool odd) {
     asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra WAIT;\n}\n" ::"r"(
@@ -137,6 +150,29 @@ struct Phases {
                  : "memory");
   }
 };
+
+// Clusters (sm_90 and newer): blocks whose shared memory all of them reach.
+/// Phases that this thread began are so for all blocks after `meet_cluster`.
+__device__ __forceinline__ void publish_phases() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+/// Starts to copy `bytes`, a multiple of 16, to the same place in the first `blocks` blocks of the cluster; phases there
+/// that lie where `there` does get to know.
+__device__ __forceinline__ void copy_to_cluster(const void* from, int bytes, void* to, Phases& there, int blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;\n" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&there.barrier)), "h"(static_cast<uint16_t>((1 << blocks) - 1))
+      : "memory");
+}
 
 /// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.
 __device__ __forceinline__ void copy_16_bytes(const Bf16* from, bool inside, Bf16* to) {

@@ -83,11 +83,7 @@ struct ScoresBlock {
   __device__ __forceinline__ void write_scores(const Walker& now) {
     scores.write(lane, score());
     __syncthreads();
-    for_pieces<kThreads>([&](int, int row) {
-      if (piece_col() / 16 > row / 16) return;
-      *reinterpret_cast<uint4*>(to.scores + (now.chunk(a) * kChunk + row) * kChunk + piece_col()) =
-          *reinterpret_cast<const uint4*>(score() + place(row, piece_col()));
-    });
+    write_tile(score(), to.scores + now.chunk(a) * kTile * kTile);
   }
 };
 
@@ -112,8 +108,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) mild_scores_kernel(Argument
     next.advance(a);
     if (step + 1 < steps) starts = block.start(next, 1 - stage, following);
     block.make_tile(now, stage, gates, decay);
-    write_tile(a, block.x(stage), a.K, now.at, now.tile * kTile, to.q);
-    write_tile(a, block.y(stage), a.K, now.at, now.tile * kTile, to.k);
+    const int64_t tile = now.chunk(a) * (a.K / kTile) + now.tile;
+    write_tile(block.x(stage), static_cast<Bf16*>(to.q) + tile * kTile * kTile);
+    write_tile(block.y(stage), static_cast<Bf16*>(to.k) + tile * kTile * kTile);
     wait_products();
     if (now.last_tile(a)) block.write_scores(now);
     now = next;

@@ -122,7 +122,7 @@ struct LevelScores {
     }
   }
 
-  /// scale * scores below the diagonal; the blocks on it are 0 on and above it, those above it are left alone.
+  /// scale * scores below the diagonal, zeros on and above it.
   __device__ __forceinline__ void write(float scale, int warp, int lane, Bf16* score) const {
     const int i = lane / 4, j = lane % 4 * 2;
 #pragma unroll
@@ -133,8 +133,10 @@ struct LevelScores {
 #pragma unroll
       for (int level = 4; level < kLevels; ++level) {
         if (!has(level, warp)) continue;
-        write_pair(score, query(level, warp) + i + half * 8, key(level, warp) + j, scale * sum[level][2 * half],
+        const int query0 = query(level, warp), key0 = key(level, warp);
+        write_pair(score, query0 + i + half * 8, key0 + j, scale * sum[level][2 * half],
                    scale * sum[level][2 * half + 1]);
+        write_pair(score, key0 + i, query0 + j + half * 8, 0, 0);
       }
     }
   }

@@ -57,16 +57,14 @@ __device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to
     if (tile + 1 < num_tiles) start(tile + 1, next);
     made.add_tile(a.scale, decay, tables.sums, x, y, levels, barrier);
     barrier();
-    write_tile(a, x, a.K, at, tile * kTile, to.q);
-    write_tile(a, y, a.K, at, tile * kTile, to.k);
+    const int64_t place = (chunk * num_tiles + tile) * kTile * kTile;
+    write_tile(x, static_cast<Bf16*>(to.q) + place);
+    write_tile(y, static_cast<Bf16*>(to.k) + place);
   }
   Bf16* score = levels;
   made.write(a.scale, tables.own, score, barrier);
   barrier();
-  for_pieces<kThreads>([&](int, int row) {
-    *reinterpret_cast<uint4*>(to.scores + (chunk * kChunk + row) * kChunk + piece_col()) =
-        *reinterpret_cast<const uint4*>(score + place(row, piece_col()));
-  });
+  write_tile(score, to.scores + chunk * kTile * kTile);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocks) scores_kernel(Arguments a, Decayed to) {

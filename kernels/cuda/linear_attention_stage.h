@@ -136,6 +136,8 @@ class Stage {
     const void* third = own_is_keys ? (reversed ? a_.v : a_.dout) : (reversed ? k : q);
     w.own = first, w.update = second, w.read = made == Made::kOutput ? third : nullptr;
     w.own_dim = own_is_keys ? s_.K : s_.V;
+    // Two, since clusters of four would leave multiprocessors out.
+    w.cluster = !has_warpgroups() ? 0 : w.own_dim / walk_own(static_cast<int>(w.own_dim)) % 2 == 0 ? 2 : 1;
     w.own_is_keys = own_is_keys, w.reversed = reversed, w.carry = made == Made::kCarry;
     w.num_spans = s_.num_spans(), w.chunks_per_span = s_.span / kChunk;
     w.num_walks = s_.num_walks(), w.spans_per_walk = s_.walk / s_.span;

@@ -1,5 +1,5 @@
 // Walks whose decays have key channels: vector.
-#include "kernels/cuda/linear_attention_walk.cuh"
+#include "kernels/cuda/linear_attention_walk_launch.cuh"
 
 namespace baton::cuda::attention {
 

@@ -86,17 +86,18 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
 
   __device__ __forceinline__ void start_copies(const Stretch& at, int stage) {
     copy<kOwnTiles>(w.own, static_cast<int>(w.own_dim), own0, at, tile(stage, 0));
-    copy<kTiles>(w.update, kOther, 0, at, tile(stage, kOwnTiles));
-    if constexpr (kRead) copy<kTiles>(w.read, kOther, 0, at, tile(stage, kOwnTiles + kTiles));
-    if constexpr (kSides == 2) copy<kTiles>(w.dk_read, kOther, 0, at, tile(stage, 3 * kTiles));
     if constexpr (kChannels) {
-      const int64_t chunk = (at.batch * a.H + at.head) * a.N + at.chunk;
-      if constexpr (kRead) copy_scores(w.scores + chunk * kSize, scores(stage));
-      if (threadIdx.x < kOther / 4) {
-        const float* from = w.chunk_decay + chunk * kOther + threadIdx.x * 4;
-        copy_16_bytes(reinterpret_cast<const Bf16*>(from), true,
-                      reinterpret_cast<Bf16*>(tables.whole[stage] + threadIdx.x * 4));
+      const int64_t chunk = chunk_of(at);
+      copy_made<kTiles * kTileBytes>(made_tiles(w.update, chunk), update_tile(stage, 0));
+      if constexpr (kRead) {
+        copy_made<kTiles * kTileBytes>(made_tiles(w.read, chunk), read_tile(stage, 0));
+        copy_made<kTileBytes>(w.scores + chunk * kSize, scores(stage));
       }
+      copy_made<sizeof(float) * kOther>(w.chunk_decay + chunk * kOther, tables.whole[stage]);
+    } else {
+      copy<kTiles>(w.update, kOther, 0, at, tile(stage, kOwnTiles));
+      if constexpr (kRead) copy<kTiles>(w.read, kOther, 0, at, tile(stage, kOwnTiles + kTiles));
+      if constexpr (kSides == 2) copy<kTiles>(w.dk_read, kOther, 0, at, tile(stage, 3 * kTiles));
     }
     commit_copies();
   }
@@ -119,13 +120,18 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     copy_rows<kNumThreads, kNumTiles>(thread, from, static_cast<int>(a.H) * dim, at.n, to);
   }
 
-  /// Without the blocks of 16 x 16 above the diagonal: zeros.
-  __device__ __forceinline__ void copy_scores(const Bf16* from, Bf16* tile) {
-    from += piece_row() * kTile + piece_col();
-    Bf16* to = tile + place(piece_row(), piece_col());
-    for_pieces<kNumThreads>([&](int i, int row) {
-      copy_16_bytes(from + i * kPieceStep<kNumThreads>, piece_col() / 16 <= row / 16, to + i * kPieceStep<kNumThreads>);
-    });
+  // What linear_attention_scores.cu made, as it lies.
+  __device__ __forceinline__ int64_t chunk_of(const Stretch& at) const {
+    return (at.batch * a.H + at.head) * a.N + at.chunk;
+  }
+  static __device__ __forceinline__ const Bf16* made_tiles(const void* x, int64_t chunk) {
+    return static_cast<const Bf16*>(x) + chunk * kTiles * kSize;
+  }
+  template <int kBytes>
+  static __device__ __forceinline__ void copy_made(const void* from, void* to) {
+    for (int i = thread_anew() * 8; i < kBytes / 2; i += kNumThreads * 8) {
+      copy_16_bytes(static_cast<const Bf16*>(from) + i, true, static_cast<Bf16*>(to) + i);
+    }
   }
 
   __device__ __forceinline__ bool same_gate() const { return a.gate != Gate::kScalar && a.starts == nullptr; }
@@ -212,8 +218,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   /// The state as it enters this chunk, [own, other], rounded. A lane collects eight neighbours.
   __device__ __forceinline__ void write_chunk_state(const Stretch& at) const {
     const int lane = this->lane_anew();
-    const int64_t chunk = (batch * a.H + head) * a.N + at.chunk;
-    Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk * w.own_dim + own_row()) * kOther + lane % 4 * 8;
+    Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk_of(at) * w.own_dim + own_row()) * kOther + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < kOther / 8; i += 4) {
 #pragma unroll

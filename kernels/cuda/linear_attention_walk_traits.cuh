@@ -27,7 +27,8 @@ struct WalkTraits {
   static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
-  static constexpr int kStages = kFused ? 3 : 2;  // chunks whose tiles there is room for
+  static constexpr bool kShared = kChannels && kTiles == 4 && !kFused;  // on Hopper: linear_attention_shared.cuh
+  static constexpr int kStages = kFused ? 3 : walk_stages(kOther, kChannels, kRead);  // chunks that there is room for
   // Tiles of a chunk, in this order: own, update, read, the other side's read; scores. After all stages: scores that
   // the walk makes, outputs of both sides.
   static constexpr bool kScoresCome = kRead && kChannels && !kFused;
@@ -35,12 +36,18 @@ struct WalkTraits {
   struct ChannelTables {
     alignas(16) float whole[kStages][kOther];  // decay of a chunk
   };
+  struct SharedTables : ChannelTables {
+    Phases own[kStages], gathered[kStages];  // own channels are there; outputs are in their place
+    struct {
+      Phases there[kStages], left[kStages];  // in this block; by all blocks of the cluster
+    } update, read;                          // scores and decays come with what updates the state
+  };
   struct NumberTables {
     alignas(16) NumberDecay number;
     float inter[kChunk];                     // inter_t (linear_attention_walk.cuh)
     alignas(8) uint32_t own[kChunk / 2][2];  // w_j of two tokens: rounded to bfloat16; what that leaves, rounded
   };
-  using Tables = std::conditional_t<kChannels, ChannelTables, NumberTables>;
+  using Tables = std::conditional_t<kShared, SharedTables, std::conditional_t<kChannels, ChannelTables, NumberTables>>;
   static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
   static constexpr int kOutTiles = kSides == 2 ? 2 * kOwnTiles : 0;  // else outputs take the place of what is own
   static constexpr int kSharedBytes =
