@@ -54,6 +54,8 @@ bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
 /// Whether walks over these spans make their decayed queries and keys and scores themselves, and none of
 /// AttentionWork's.
 bool walks_fuse(const AttentionShape& shape);
+/// Whether blocks of these walks share tiles (kernels/cuda/linear_attention_shared.cuh).
+bool walks_share(const AttentionShape& shape);
 inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
@@ -80,7 +82,8 @@ struct AttentionChunks {
 /// What kernels that walk over long spans keep of a whole shard: places in AttentionChunks::work, in bytes.
 struct AttentionWork {
   int64_t q = 0, k = 0;           // bfloat16 [B, H, N, C, K] in tiles, decayed; vector gates that do not fuse
-  int64_t scores = 0, decay = 0;  // bfloat16 [B, H, N, C, C]; float32 [B, H, N, K] of whole chunks; the same
+  int64_t scores = 0, rest = 0;   // bfloat16 [B, H, N, C, C]; what their rounding left, where walks share; the same
+  int64_t decay = 0;              // float32 [B, H, N, K] of whole chunks; the same
   int64_t state = 0, dstate = 0;  // bfloat16 [B, H, N, V, K] entering, and gradient leaving, chunks; learned gates
   int64_t bytes = 0;
   static AttentionWork of(const AttentionShape& shape);

@@ -84,6 +84,10 @@ bool walks_fuse(const AttentionShape& s) {
          fused_walk_exists(static_cast<int>(s.K), static_cast<int>(s.V));
 }
 
+bool walks_share(const AttentionShape& s) {
+  return s.gate == GateKind::kVector && s.K == 256 && cuda::has_warpgroups();
+}
+
 void choose_spans(AttentionShape& s, DType dtype) {
   s.span = s.walk = kChunk;
   if (dtype != DType::kBFloat16 || !walks_take(s, cuda::max_shared_bytes())) return;
@@ -106,6 +110,7 @@ AttentionWork AttentionWork::of(const AttentionShape& s) {
   if (s.gate == GateKind::kVector && !walks_fuse(s)) {
     work.q = take(2 * chunks * kChunk * s.K), work.k = take(2 * chunks * kChunk * s.K);
     work.scores = take(2 * chunks * kChunk * kChunk), work.decay = take(4 * chunks * s.K);
+    if (walks_share(s)) work.rest = take(2 * chunks * kChunk * kChunk);
   }
   if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {
     work.state = take(2 * chunks * s.K * s.V), work.dstate = take(2 * chunks * s.K * s.V);

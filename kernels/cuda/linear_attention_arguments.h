@@ -54,8 +54,8 @@ struct Walk {
   bool whole;          // the walk goes over all of the shard, from `first`, not from what is in `states`
   const float* first;  // [B, H, K, V], or null: zeros
   float* last;         // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
-  const __nv_bfloat16* scores;  // as Decayed's, and
-  const float* chunk_decay;     // [B, H, N, K]: where decays have channels
+  const __nv_bfloat16 *scores, *rest;  // as Decayed's, and
+  const float* chunk_decay;            // [B, H, N, K]: where decays have channels
   void *out, *dk_out;           // [B, T, H, own_dim]
   void* chunk_states;           // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
 };
@@ -65,6 +65,7 @@ struct Walk {
 struct Decayed {
   void *q, *k;            // tiles [B, H, N, K / 64]: scale q through, k after
   __nv_bfloat16* scores;  // tiles [B, H, N]: scale q_i k_j D_ij, rows i; zeros above the diagonal
+  __nv_bfloat16* rest;    // the same, what rounding left of scores, where chunks are mild; or null
   float* decay;           // [B, H, N, K] of whole chunks
 };
 

@@ -55,7 +55,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   using Base::a, Base::w, Base::lane, Base::own0, Base::span, Base::tables, Base::kSize;
   using Base::own_tile, Base::read_tile, Base::update_tile, Base::scores, Base::carry, Base::grown, Base::kWarps;
   static constexpr int kStages = Traits::kStages, kMakers = Traits::kMakers;
-  static constexpr bool kRead = Traits::kRead;
+  static constexpr bool kRead = Traits::kRead, kRests = Traits::kRests;
 
   MakerTables& made;
   Bf16* work;
@@ -112,16 +112,18 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
           for (int tile = 0; tile < kTiles; ++tile) sums.add(operands(i, tile), lane);
           begin_chunk(at, stage);
           wait_products();
-          come(made.scored[i % 2]);
-          sums.write(lane, scores(0));
+          if constexpr (kRests) walkers_meet();  // so that what scores came from has room for their rests
+          sums.write(lane, scores(0), kRests ? level_scores(i) : nullptr);
         } else {
           begin_chunk(at, stage);
           copy_scores(level_scores(i));
-          come(made.scored[i % 2]);
         }
+        if constexpr (!kRests) come(made.scored[i % 2]);
         publish_tiles();
         walkers_meet();
-        this->read_chunk(at, stage);
+        this->read_chunk(at, stage, level_scores(i), [&] {
+          if constexpr (kRests) come(made.scored[i % 2]);
+        });
       } else {
         begin_chunk(at, stage);
         uint32_t own[4][4];
@@ -172,9 +174,12 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     this->read_decay(stage, decay);
     this->decay_state(stage, decay);
   }
-  __device__ __forceinline__ void copy_scores(const Bf16* from) {
+  /// Leaves no rests.
+  __device__ __forceinline__ void copy_scores(Bf16* from) {
     for (int i = this->thread(); i < kSize / 8; i += 32 * kWarps) {
-      reinterpret_cast<uint4*>(scores(0))[i] = reinterpret_cast<const uint4*>(from)[i];
+      uint4& x = reinterpret_cast<uint4*>(from)[i];
+      reinterpret_cast<uint4*>(scores(0))[i] = x;
+      if constexpr (kRests) x = make_uint4(0, 0, 0, 0);
     }
   }
 
@@ -256,7 +261,8 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     Bf16* rest = work + (i % 2 * 4 + tile * 2) * kSize;
     return {queries(i % kStages, tile), rest, keys_tile(i % kStages, tile), rest + kSize};
   }
-  /// Where a chunk's scores are left that is not mild: in one of its four tiles; six others have its levels.
+  /// Where a chunk's scores are left that is not mild, and any chunk's rests of scores: in one of its four tiles; six
+  /// others have its levels.
   __device__ __forceinline__ Bf16* level_scores(int i) { return work + (i % 2 == 0 ? 0 : 7) * kSize; }
   __device__ __forceinline__ Bf16* levels(int i) { return work + (i % 2 == 0 ? 2 : 0) * kSize; }
   __device__ __forceinline__ void make_by_levels(const Stretch& at, int i) {

@@ -193,15 +193,16 @@ struct MildScores {
     add_rows(sum, of.query, of.key_rest, query(), key(), lane);
     commit_products();
   }
-  /// Rounds them into a tile, zeros above the diagonal, and begins anew.
-  __device__ __forceinline__ void write(int lane, Bf16* score) {
+  /// Rounds them into a tile, zeros above the diagonal, and what that leaves into another one (or null); begins anew.
+  __device__ __forceinline__ void write(int lane, Bf16* score, Bf16* rest) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = query() + lane / 4 + half * 8, j = key() + n * 8 + lane % 4 * 2;
-        *reinterpret_cast<uint32_t*>(score + place(i, j)) =
-            pack(i < j ? 0.0f : sum[n][2 * half], i < j + 1 ? 0.0f : sum[n][2 * half + 1]);
+        const float2 x = {i < j ? 0.0f : sum[n][2 * half], i < j + 1 ? 0.0f : sum[n][2 * half + 1]};
+        put_pair(score, i, j, x);
+        if (rest != nullptr) put_pair(rest, i, j, x - rounded(x));
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[n][i] = 0;

@@ -1,7 +1,7 @@
 // linear_attention_scores.cu for chunks whose decays are mild.
 //
 // A block goes over chunks, and in each over tiles of 64 channels. The next tile, of this chunk or the next one, is
-// under way while one is made. Shared memory: eight tiles, 2 KiB of tables.
+// under way while one is made. Shared memory: nine tiles, 2 KiB of tables.
 #include "kernels/cuda/linear_attention_mild.cuh"
 
 namespace baton::cuda::attention {
@@ -11,7 +11,7 @@ constexpr int kBlocks = 3;  // on a multiprocessor
 constexpr int kRun = 4;     // 256 threads make a tile
 constexpr int kTableBytes = sizeof(ChannelSums);
 static_assert(kTableBytes % 1024 == 0);
-constexpr int kSharedBytes = kTableBytes + 8 * kTileBytes;
+constexpr int kSharedBytes = kTableBytes + 9 * kTileBytes;
 
 /// A block's chunks, one tile after another: those of all heads, then the next in the sequence.
 struct Walker {
@@ -40,7 +40,7 @@ struct ScoresBlock {
   const Arguments& a;
   const Decayed& to;
   ChannelSums& sums;
-  Bf16* tiles;  // two of x and y each, what meets beside x, scores
+  Bf16* tiles;  // two of x and y each, what meets beside x, scores and what their rounding leaves
   int lane;
   MildScores scores;
 
@@ -81,9 +81,12 @@ struct ScoresBlock {
 
   /// Writes the chunk's scores and begins anew.
   __device__ __forceinline__ void write_scores(const Walker& now) {
-    scores.write(lane, score());
+    Bf16* rest = to.rest == nullptr ? nullptr : score() + kTile * kTile;
+    scores.write(lane, score(), rest);
     __syncthreads();
-    write_tile(score(), to.scores + now.chunk(a) * kTile * kTile);
+    const int64_t place = now.chunk(a) * kTile * kTile;
+    write_tile(score(), to.scores + place);
+    if (rest != nullptr) write_tile(rest, to.rest + place);
   }
 };
 

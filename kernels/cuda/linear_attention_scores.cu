@@ -65,6 +65,10 @@ __device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to
   made.write(a.scale, tables.own, score, barrier);
   barrier();
   write_tile(score, to.scores + chunk * kTile * kTile);
+  if (to.rest == nullptr) return;
+  for (int i = threadIdx.x; i < kTile * kTile / 8; i += kThreads) {
+    reinterpret_cast<uint4*>(to.rest + chunk * kTile * kTile)[i] = make_uint4(0, 0, 0, 0);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocks) scores_kernel(Arguments a, Decayed to) {

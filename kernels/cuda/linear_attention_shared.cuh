@@ -19,7 +19,8 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   using Base = WalkBlock<kKind, true, kOwnTiles, kTiles>;
   using Base::a, Base::w, Base::lane, Base::own0, Base::span, Base::tables, Base::state;
   using Base::carry, Base::own_tile, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::WalkBlock;
-  using Base::kNumThreads, Base::kOther, Base::kOutBlocks, Base::kRead, Base::kSize, Base::kStages, Base::kWarps;
+  using Base::kNumThreads, Base::kOther, Base::kOutBlocks, Base::kRead, Base::kRests, Base::kSize, Base::kStages;
+  using Base::kWarps;
   static constexpr int kAhead = kStages == 2 ? 1 : kStages - 2;  // a chunk's place has yet to be left by all
   static constexpr int kMadeBytes = kTiles * kTileBytes, kDecayBytes = sizeof(float) * kOther;
 
@@ -65,7 +66,8 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
         this->add_inter(stage, 0, out);
         wait_tiles(i);
         this->load_own(stage, own);
-        this->add_intra(stage, 0, own, out);
+        this->add_intra(scores(stage), 0, own, out);
+        if constexpr (kRests) this->add_intra(scores(stage) + kSize, 0, own, out);
         wait_products(1);
         leave(tables.read.left[stage]);
         this->decay_state(stage);
@@ -123,10 +125,11 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     if (i >= kStages) shared.left[stage].wait(!phase(i));
     if (leader) {
       Phases& there = shared.there[stage];
-      there.come_and_expect(kMadeBytes + kDecayBytes + (kRead ? kTileBytes : 0));
+      there.come_and_expect(kMadeBytes + kDecayBytes + (kRead ? (kRests ? 2 : 1) * kTileBytes : 0));
       share<kMadeBytes>(this->made_tiles(w.update, made), update_tile(stage, 0), there);
       share<kDecayBytes>(w.chunk_decay + made * kOther, tables.whole[stage], there);
       if constexpr (kRead) share<kTileBytes>(w.scores + made * kSize, scores(stage), there);
+      if constexpr (kRests) share<kTileBytes>(w.rest + made * kSize, scores(stage) + kSize, there);
     }
     const int thread = this->thread();
     copy_rows<kCarriers, kOwnTiles>(thread, own_piece(static_cast<const Bf16*>(w.own), at), own_stride(), at.n,

@@ -120,7 +120,8 @@ class Stage {
     if (at.bytes == 0) return;
     check(chunks.work, "work", Shape{at.bytes}, DType::kUInt8, stream_);
     auto* base = static_cast<std::byte*>(chunks.work.data);
-    decayed_ = {base + at.q, base + at.k, reinterpret_cast<__nv_bfloat16*>(base + at.scores),
+    const auto scores = [&](int64_t place) { return reinterpret_cast<__nv_bfloat16*>(base + place); };
+    decayed_ = {base + at.q, base + at.k, scores(at.scores), walks_share(s_) ? scores(at.rest) : nullptr,
                 reinterpret_cast<float*>(base + at.decay)};
     a_.chunk_state = base + at.state, a_.chunk_dstate = base + at.dstate;
   }
@@ -137,12 +138,12 @@ class Stage {
     w.own = first, w.update = second, w.read = made == Made::kOutput ? third : nullptr;
     w.own_dim = own_is_keys ? s_.K : s_.V;
     // Two, since clusters of four would leave multiprocessors out.
-    w.cluster = !has_warpgroups() ? 0 : w.own_dim / walk_own(static_cast<int>(w.own_dim)) % 2 == 0 ? 2 : 1;
+    w.cluster = !walks_share(s_) ? 0 : w.own_dim / walk_own(static_cast<int>(w.own_dim)) % 2 == 0 ? 2 : 1;
     w.own_is_keys = own_is_keys, w.reversed = reversed, w.carry = made == Made::kCarry;
     w.num_spans = s_.num_spans(), w.chunks_per_span = s_.span / kChunk;
     w.num_walks = s_.num_walks(), w.spans_per_walk = s_.walk / s_.span;
     w.states = reversed ? a_.dstate : a_.state;
-    w.scores = decayed_.scores, w.chunk_decay = decayed_.decay;
+    w.scores = decayed_.scores, w.rest = decayed_.rest, w.chunk_decay = decayed_.decay;
     return w;
   }
   /// Of the first so many spans, or the last.

@@ -53,7 +53,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
       if constexpr (kScores) make_scores(stage, copy_next);
       if constexpr (kRead) {
-        read_chunk(at, stage);
+        read_chunk(at, stage, nullptr, [] {});
       } else {
         uint32_t own[4][4];
         this->load_own(stage, own);
@@ -67,8 +67,10 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   }
 
   /// Outputs, and the state's way over the chunk, whose products run while outputs are written, or, where `own` is to
-  /// be weighed first, while they are sent.
-  __device__ __forceinline__ void read_chunk(const Stretch& at, int stage) {
+  /// be weighed first, while they are sent. rest: what rounding left of the scores, with kRests; done() is called once
+  /// scores are needed no more.
+  template <class Done>
+  __device__ __forceinline__ void read_chunk(const Stretch& at, int stage, const Bf16* rest, Done&& done) {
     constexpr bool kStateFirst = kChannels && kOutBlocks == 8;
     uint32_t own[4][4];
 #pragma unroll 1
@@ -76,10 +78,12 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
       float out[kOutBlocks][4] = {};  // rows: own channels; columns: tokens
       add_inter(stage, first, out);
       this->load_own(stage, own);
-      add_intra(stage, first, own, out);
+      add_intra(scores(stage), first, own, out);
+      if constexpr (Base::kRests) add_intra(rest, first, own, out);
       if constexpr (kOutBlocks == 8) this->decay_state(stage);
       if constexpr (kStateFirst) this->advance(stage, own);
       wait_products(kStateFirst ? 1 : 0);
+      done();
       if constexpr (kGather) {
         gather_out(stage, first, out);
       } else {
@@ -188,13 +192,13 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     if constexpr (!kChannels) weigh(first, out);
   }
   /// What they get of the chunk's tokens, started.
-  __device__ __forceinline__ void add_intra(int stage, int first, const uint32_t (&own)[4][4],
+  __device__ __forceinline__ void add_intra(const Bf16* scores, int first, const uint32_t (&own)[4][4],
                                             float (&out)[kOutBlocks][4]) {
     begin_products();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       // kBack: a token reaches those before it.
-      add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores(stage), step * 16,
+      add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores, step * 16,
                                                                      first * 8, lane, kBack ? 0 : 2 * step - first,
                                                                      kBack ? 2 * step + 2 - first : kOutBlocks);
     }

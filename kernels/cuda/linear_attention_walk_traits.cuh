@@ -28,11 +28,13 @@ struct WalkTraits {
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
   static constexpr bool kShared = kChannels && kTiles == 4 && !kFused;  // on Hopper: linear_attention_shared.cuh
+  static constexpr bool kRests = kBack && (kFused || kShared);  // what rounding leaves of scores is read, too
   static constexpr int kStages = kFused ? 3 : walk_stages(kOther, kChannels, kRead);  // chunks that there is room for
-  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores. After all stages: scores that
+  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores, their rests. After all stages: scores that
   // the walk makes, outputs of both sides.
   static constexpr bool kScoresCome = kRead && kChannels && !kFused;
-  static constexpr int kStageTiles = kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? 1 : 0);
+  static constexpr int kStageTiles =
+      kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? kShared ? 2 : 1 : 0);
   struct ChannelTables {
     alignas(16) float whole[kStages][kOther];  // decay of a chunk
   };
