@@ -112,13 +112,17 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
           for (int tile = 0; tile < kTiles; ++tile) sums.add(operands(i, tile), lane);
           begin_chunk(at, stage);
           wait_products();
-          if constexpr (kRests) walkers_meet();  // so that what scores came from has room for their rests
+          if constexpr (kRests) {
+            walkers_meet();  // so that what scores came from has room for their rests
+          } else {
+            come(made.scored[i % 2]);
+          }
           sums.write(lane, scores(0), kRests ? level_scores(i) : nullptr);
         } else {
           begin_chunk(at, stage);
           copy_scores(level_scores(i));
+          if constexpr (!kRests) come(made.scored[i % 2]);
         }
-        if constexpr (!kRests) come(made.scored[i % 2]);
         publish_tiles();
         walkers_meet();
         this->read_chunk(at, stage, level_scores(i), [&] {

@@ -174,6 +174,15 @@ __device__ __forceinline__ void copy_to_cluster(const void* from, int bytes, voi
       : "memory");
 }
 
+/// Starts to copy from shared memory, bulk by bulk (sm_90 and newer); `wait_bulks` of the same thread waits until all of
+/// its have been read.
+__device__ __forceinline__ void send_bulk(const void* from, int bytes, void* to) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;\n" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_bulks() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+
 /// Starts to copy 16 bytes to shared memory; where not `inside`, they are zero and nothing is read.
 __device__ __forceinline__ void copy_16_bytes(const Bf16* from, bool inside, Bf16* to) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),

@@ -81,12 +81,12 @@ struct ScoresBlock {
 
   /// Writes the chunk's scores and begins anew.
   __device__ __forceinline__ void write_scores(const Walker& now) {
-    Bf16* rest = to.rest == nullptr ? nullptr : score() + kTile * kTile;
-    scores.write(lane, score(), rest);
+    scores.write(lane, score(), score() + kTile * kTile);
+    publish_tiles();
     __syncthreads();
     const int64_t place = now.chunk(a) * kTile * kTile;
-    write_tile(score(), to.scores + place);
-    if (rest != nullptr) write_tile(rest, to.rest + place);
+    send_tile(score(), to.scores + place);
+    if (to.rest != nullptr) send_tile(score() + kTile * kTile, to.rest + place);
   }
 };
 
@@ -107,17 +107,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks) mild_scores_kernel(Argument
     gates.forget(starts);
     decay.begin(gates, block.sums);
     wait_copies<0>();
+    wait_sent();
     __syncthreads();
     next.advance(a);
     if (step + 1 < steps) starts = block.start(next, 1 - stage, following);
     block.make_tile(now, stage, gates, decay);
     const int64_t tile = now.chunk(a) * (a.K / kTile) + now.tile;
-    write_tile(block.x(stage), static_cast<Bf16*>(to.q) + tile * kTile * kTile);
-    write_tile(block.y(stage), static_cast<Bf16*>(to.k) + tile * kTile * kTile);
+    send_tile(block.x(stage), static_cast<Bf16*>(to.q) + tile * kTile * kTile);
+    send_tile(block.y(stage), static_cast<Bf16*>(to.k) + tile * kTile * kTile);
     wait_products();
     if (now.last_tile(a)) block.write_scores(now);
     now = next;
   }
+  wait_sent();
 }
 
 }  // namespace

@@ -96,6 +96,21 @@ __device__ __forceinline__ uint32_t pack_anew(float low, float high) {
 __device__ __forceinline__ void publish_tiles() {
   if constexpr (kWarpgroups) asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
+/// Sends a published tile as it lies; it must not change before `wait_sent` and a barrier.
+__device__ __forceinline__ void send_tile(const Bf16* tile, Bf16* to) {
+  if constexpr (kWarpgroups) {
+    if (threadIdx.x == 0) send_bulk(tile, kTileBytes, to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kTile * kTile; i += kThreads * 8) {
+      const int at = i + threadIdx.x * 8;
+      *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(tile + at);
+    }
+  }
+}
+__device__ __forceinline__ void wait_sent() {
+  if (kWarpgroups && threadIdx.x == 0) wait_bulks();
+}
 /// Before products whose sums or left operands registers got since the last ones.
 __device__ __forceinline__ void begin_products() {
   if constexpr (kWarpgroups) asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");

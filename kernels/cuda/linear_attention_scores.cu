@@ -9,6 +9,7 @@
 // channels 2 (i % 32) + {0, 1}. The next tile is under way while one is made. Shared memory: four tiles, six of
 // levels, 2.3 KiB of tables.
 #include "kernels/cuda/linear_attention_levels.cuh"
+#include "kernels/cuda/linear_attention_products.cuh"
 
 namespace baton::cuda::attention {
 namespace {
@@ -53,22 +54,26 @@ __device__ __forceinline__ void make_chunk(const Arguments& a, const Decayed& to
     decay = next;
     tables.sums[warp][lane] = decay.total();
     wait_copies<0>();
+    wait_sent();
     barrier();
     if (tile + 1 < num_tiles) start(tile + 1, next);
     made.add_tile(a.scale, decay, tables.sums, x, y, levels, barrier);
+    publish_tiles();
     barrier();
     const int64_t place = (chunk * num_tiles + tile) * kTile * kTile;
-    write_tile(x, static_cast<Bf16*>(to.q) + place);
-    write_tile(y, static_cast<Bf16*>(to.k) + place);
+    send_tile(x, static_cast<Bf16*>(to.q) + place);
+    send_tile(y, static_cast<Bf16*>(to.k) + place);
   }
   Bf16* score = levels;
   made.write(a.scale, tables.own, score, barrier);
+  publish_tiles();
   barrier();
-  write_tile(score, to.scores + chunk * kTile * kTile);
-  if (to.rest == nullptr) return;
-  for (int i = threadIdx.x; i < kTile * kTile / 8; i += kThreads) {
+  send_tile(score, to.scores + chunk * kTile * kTile);
+  for (int i = threadIdx.x; to.rest != nullptr && i < kTile * kTile / 8; i += kThreads) {
     reinterpret_cast<uint4*>(to.rest + chunk * kTile * kTile)[i] = make_uint4(0, 0, 0, 0);
   }
+  wait_sent();
+  barrier();
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocks) scores_kernel(Arguments a, Decayed to) {

@@ -198,15 +198,6 @@ __device__ __forceinline__ void write_tile(const Arguments& a, const Bf16* tile,
   });
 }
 
-/// Writes a tile as it lies.
-__device__ __forceinline__ void write_tile(const Bf16* tile, Bf16* to) {
-#pragma unroll
-  for (int i = 0; i < kTile * kTile; i += kThreads * 8) {
-    const int at = i + threadIdx.x * 8;
-    *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(tile + at);
-  }
-}
-
 /// 64 x 64 float32 numbers of a state on their way to a bfloat16 tile: a thread has 4 neighbours in rows r + 16 i.
 struct StateTile {
   float4 x[4];
