@@ -79,12 +79,19 @@ struct AttentionChunks {
   Tensor work;     // uint8 [AttentionWork::bytes] where that is not 0, from carry_forward to attention_gradients
 };
 
+/// Gradients of learned gates by walks over long spans are made part after part, so many batches and walks at a time as
+/// fill a device twice, so that what is kept of their chunks does not grow with the batch and the sequence.
+struct AttentionParts {
+  int64_t batches = 0, walks = 0;
+  static AttentionParts of(const AttentionShape& shape);
+};
+
 /// What kernels that walk over long spans keep of a whole shard: places in AttentionChunks::work, in bytes.
 struct AttentionWork {
   int64_t q = 0, k = 0;           // bfloat16 [B, H, N, C, K] in tiles, decayed; vector gates that do not fuse
   int64_t scores = 0, rest = 0;   // bfloat16 [B, H, N, C, C]; what their rounding left, where walks share; the same
   int64_t decay = 0;              // float32 [B, H, N, K] of whole chunks; the same
-  int64_t state = 0, dstate = 0;  // bfloat16 [B, H, N, V, K] entering, and gradient leaving, chunks; learned gates
+  int64_t state = 0, dstate = 0;  // bfloat16 [.., V, K] entering, and gradient leaving, a part's chunks; learned gates
   int64_t bytes = 0;
   static AttentionWork of(const AttentionShape& shape);
   Shape shape() const { return bytes > 0 ? Shape{bytes} : Shape{}; }

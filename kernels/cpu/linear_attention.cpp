@@ -88,14 +88,26 @@ bool walks_share(const AttentionShape& s) {
   return s.gate == GateKind::kVector && s.K == 256 && cuda::has_warpgroups();
 }
 
+/// Of the outputs' walk, one a sequence, head and own channels.
+static int64_t walk_blocks(const AttentionShape& s) { return s.H * (s.V / walk_own(static_cast<int>(s.V))); }
+/// Blocks of walks that fill a device: one on each multiprocessor, or two.
+static int64_t filling_blocks(const AttentionShape& s) { return s.K == 256 || walks_fuse(s) ? 128 : 256; }
+
 void choose_spans(AttentionShape& s, DType dtype) {
   s.span = s.walk = kChunk;
   if (dtype != DType::kBFloat16 || !walks_take(s, cuda::max_shared_bytes())) return;
-  // Of the outputs' walk, one a sequence, head and own channels.
-  const int64_t blocks = s.B * s.H * (s.V / walk_own(static_cast<int>(s.V)));
-  const bool one_on_each = s.K == 256 || walks_fuse(s);  // multiprocessor; else two
+  const int64_t blocks = s.B * walk_blocks(s);
   s.span = blocks < 64 ? kLongSpan : kLongerSpan;
-  s.walk = blocks >= (one_on_each ? 64 : 128) ? 2 * s.span : s.span;
+  s.walk = 2 * blocks >= filling_blocks(s) ? 2 * s.span : s.span;
+}
+
+AttentionParts AttentionParts::of(const AttentionShape& s) {
+  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  /// As many as possible of at least so many, and even.
+  const auto part = [&](int64_t all, int64_t least) { return up(all, std::max<int64_t>(all / least, 1)); };
+  const int64_t walks = up(2 * filling_blocks(s), walk_blocks(s)), in_batch = s.num_walks();
+  if (walks <= in_batch) return {1, part(in_batch, walks)};
+  return {part(s.B, up(walks, std::max<int64_t>(in_batch, 1))), in_batch};
 }
 
 AttentionWork AttentionWork::of(const AttentionShape& s) {
@@ -113,7 +125,9 @@ AttentionWork AttentionWork::of(const AttentionShape& s) {
     if (walks_share(s)) work.rest = take(2 * chunks * kChunk * kChunk);
   }
   if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {
-    work.state = take(2 * chunks * s.K * s.V), work.dstate = take(2 * chunks * s.K * s.V);
+    const AttentionParts parts = AttentionParts::of(s);
+    const int64_t in_part = parts.batches * s.H * std::min(parts.walks * (s.walk / kChunk), s.num_chunks());
+    work.state = take(2 * in_part * s.K * s.V), work.dstate = take(2 * in_part * s.K * s.V);
   }
   return work;
 }

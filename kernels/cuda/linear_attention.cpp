@@ -69,10 +69,13 @@ void walk_gradients(Stage& stage, const Ends& ends) {
     states.chunk_states = a.chunk_state;
     states.whole = ends.whole_forward, states.first = ends.h0;
     dv.chunk_states = a.chunk_dstate;
-    stage.launch(states);
-    stage.launch(dv);
-    check_launch(attention::launch_span_keys(a, stage.queue()), "attention_gradients");
-    return;
+    return stage.for_parts([&](int64_t walk, int64_t walks) {
+      for (attention::Walk* w : {&states, &dv}) {
+        w->first_span = walk * w->spans_per_walk, w->num_walks = walks;
+        stage.launch(*w);
+      }
+      check_launch(attention::launch_span_keys(a, stage.queue()), "attention_gradients");
+    });
   }
   attention::Walk dq = stage.walk(true, false, Stage::Made::kOutput), dk = stage.walk(true, true, Stage::Made::kOutput);
   dq.out = a.dq, dk.out = a.dk;

@@ -26,8 +26,11 @@ struct Arguments {
   float *decay_k, *decay_v;
   void *o, *dq, *dk, *dv;
   float *dgk, *dgv;
-  void *chunk_state, *chunk_dstate;  // bfloat16 [B, H, N, V, K]: states entering chunks and their gradients
-                                     // leaving them, where spans have several chunks
+  // Where spans have several chunks: walks and the pass of the keys make the gradients of learned gates of part after
+  // part, so many batches from the first and so many chunks; else these are all.
+  int64_t first_batch, batches, first_chunk, chunks;
+  void *chunk_state, *chunk_dstate;  // bfloat16 [batches, H, chunks, V, K]: states entering chunks and their gradients
+                                     // leaving them
 };
 
 /// Blocks of a kernel that go over `items`: as many as run at once, `on_each` on a multiprocessor, and not more than
@@ -57,7 +60,8 @@ struct Walk {
   const __nv_bfloat16 *scores, *rest;  // as Decayed's, and
   const float* chunk_decay;            // [B, H, N, K]: where decays have channels
   void *out, *dk_out;           // [B, T, H, own_dim]
-  void* chunk_states;           // [B, H, N, own_dim, other]: the states entering chunks, in the walk's order; or null
+  void* chunk_states;           // [batches, H, chunks, own_dim, other]: the states entering chunks, in the walk's order;
+                                // or null
 };
 
 /// What linear_attention_scores.cu makes of q, k and gates of key channels. A tile is 64 tokens by 64 numbers as it lies

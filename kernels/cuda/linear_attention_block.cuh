@@ -27,7 +27,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
       : a(arguments),
-        at(chunk_at(arguments, item)),
+        at(kSpan ? part_chunk_at(arguments, item) : chunk_at(arguments, item)),
         piece(threadIdx.x / 32 % 4 * 2 + threadIdx.x / 128),
         half0(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 32),
         warp(threadIdx.x / 32),
@@ -174,7 +174,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   /// The same from states rounded before, [V, K] a chunk: everything comes by copies, two steps in flight.
   __device__ __forceinline__ void meet_span_states(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
     constexpr int kSize = kTile * kTile;
-    const int64_t chunk = ((at.batch * a.H + at.head) * a.N + at.chunk) * a.V * a.K;
+    const int64_t row = (at.batch - a.first_batch) * a.H + at.head;
+    const int64_t chunk = (row * a.chunks + at.chunk - a.first_chunk) * a.V * a.K;
     const Bf16* h = static_cast<const Bf16*>(a.chunk_state) + chunk + col0;
     const Bf16* dh = static_cast<const Bf16*>(a.chunk_dstate) + chunk + col0;
     Accumulator sums;

@@ -17,7 +17,7 @@ cudaError_t launch(const Arguments& a, const Walk& w, cudaStream_t stream) {
   const auto kernel = fused_kernel<kKind, kOwnTiles, kTiles>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
-  const int64_t blocks = a.B * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
+  const int64_t blocks = a.batches * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
   if (error != cudaSuccess || blocks == 0) return error;
   kernel<<<static_cast<unsigned>(blocks), Traits::kThreadsOfBlock, Traits::kSharedBytes, stream>>>(a, w);
   return cudaGetLastError();

@@ -44,6 +44,7 @@ class Stage {
                 "linear attention on CUDA takes bfloat16 or float32, not {}", to_string(dtype_));
     CHECK_INPUT(s_.K > 0 && s_.V > 0, "head dimensions must be positive, got K {} and V {}", s_.K, s_.V);
     a_.B = s_.B, a_.T = s_.T, a_.H = s_.H, a_.K = s_.K, a_.V = s_.V, a_.N = s_.num_chunks();
+    a_.batches = s_.B, a_.chunks = a_.N;
     a_.gate = static_cast<Gate>(s_.gate);
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
@@ -145,6 +146,19 @@ class Stage {
     w.states = reversed ? a_.dstate : a_.state;
     w.scores = decayed_.scores, w.rest = decayed_.rest, w.chunk_decay = decayed_.decay;
     return w;
+  }
+  /// Calls f for every part of the gradients of learned gates (AttentionParts), with its first walk and their number.
+  template <class F>
+  void for_parts(F&& f) {
+    const AttentionParts parts = AttentionParts::of(s_);
+    for (int64_t b = 0; b < s_.B; b += parts.batches) {
+      for (int64_t walk = 0; walk < s_.num_walks(); walk += parts.walks) {
+        const int64_t walks = std::min(parts.walks, s_.num_walks() - walk), in_walk = s_.walk / kChunk;
+        a_.first_batch = b, a_.batches = std::min(parts.batches, s_.B - b);
+        a_.first_chunk = walk * in_walk, a_.chunks = std::min(walks * in_walk, a_.N - a_.first_chunk);
+        f(walk, walks);
+      }
+    }
   }
   /// Of the first so many spans, or the last.
   void launch_carries(bool backward, int64_t num_spans) {

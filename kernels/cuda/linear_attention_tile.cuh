@@ -126,6 +126,16 @@ __device__ __forceinline__ Stretch chunk_at(const Arguments& a, int64_t item) {
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
 }
+/// The same of a part's chunks.
+__device__ __forceinline__ Stretch part_chunk_at(const Arguments& a, int64_t item) {
+  Arguments part = a;
+  part.N = a.chunks;
+  Stretch at = chunk_at(part, item);
+  at.batch += a.first_batch, at.chunk += a.first_chunk;
+  at.first = at.chunk * kChunk;
+  at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
+  return at;
+}
 /// Offset of the stretch's first token in a tensor [B, T, H, dim].
 __device__ __forceinline__ int64_t token_offset(const Arguments& a, const Stretch& at, int64_t dim) {
   return ((at.batch * a.T + at.first) * a.H + at.head) * dim;

@@ -24,7 +24,7 @@ cudaError_t launch_walk_of(const Arguments& a, const Walk& w, cudaStream_t strea
   const auto kernel = walk_kernel<kKind, kChannels, kOwnTiles, kTiles>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
-  const int64_t blocks = a.B * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
+  const int64_t blocks = a.batches * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
   if (error != cudaSuccess || blocks == 0) return error;
   const bool shared = Traits::kShared && w.cluster > 0;
   cudaLaunchAttribute cluster{cudaLaunchAttributeClusterDimension, {}, {}};

@@ -39,7 +39,8 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     const int heads = static_cast<int>(a.H), walks = static_cast<int>(w.num_walks);
     const int item = static_cast<int>(blockIdx.x) / own_tiles, row = item / walks;
     own0 = static_cast<int>(blockIdx.x) % own_tiles * kOwn;
-    span = static_cast<int>(w.first_span + item % walks * w.spans_per_walk), batch = row / heads, head = row % heads;
+    span = static_cast<int>(w.first_span + item % walks * w.spans_per_walk);
+    batch = static_cast<int>(a.first_batch) + row / heads, head = row % heads;
   }
 
   /// The same for all lanes, as the compiler sees it.
@@ -218,7 +219,8 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   /// The state as it enters this chunk, [own, other], rounded. A lane collects eight neighbours.
   __device__ __forceinline__ void write_chunk_state(const Stretch& at) const {
     const int lane = this->lane_anew();
-    Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk_of(at) * w.own_dim + own_row()) * kOther + lane % 4 * 8;
+    const int64_t chunk = ((batch - a.first_batch) * a.H + head) * a.chunks + at.chunk - a.first_chunk;
+    Bf16* to = static_cast<Bf16*>(w.chunk_states) + (chunk * w.own_dim + own_row()) * kOther + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < kOther / 8; i += 4) {
 #pragma unroll

@@ -54,10 +54,12 @@ TEST(CudaAttentionWalk, OneOfEveryGate) {
     pack(p);
     expect_right(p);
   }
-  AttentionProblem fused = problem({1, 264, 1, 128, 128, GateKind::kVector}, 17);
-  expect_right(fused);
-  pack(fused);
-  expect_right(fused);
+  for (int64_t dim : {128, 256}) {  // fused; of clusters
+    AttentionProblem p = problem({1, 264, 1, dim, dim, GateKind::kVector}, 17);
+    expect_right(p);
+    pack(p);
+    expect_right(p);
+  }
 }
 
 TEST(CudaAttentionWalk, EveryHeadDimension) {
@@ -92,7 +94,7 @@ TEST(CudaAttentionWalk, EveryLength) {
 
 TEST(CudaAttentionWalk, EveryDecay) {
   constexpr std::pair<GateKind, int64_t> kCases[] = {
-      {GateKind::kScalar, 64}, {GateKind::kVector, 64}, {GateKind::kVector, 128}};
+      {GateKind::kScalar, 64}, {GateKind::kVector, 64}, {GateKind::kVector, 128}, {GateKind::kVector, 256}};
   for (const auto& [gate, dim] : kCases) {
     for (double decay : {0.0, -1e-6, -5.0, -50.0, -1e3, -1e4, kForget}) {
       for (int64_t t : {-1, 0, 63, 64, 100, 128, 255}) {  // -1: everywhere
@@ -128,6 +130,22 @@ TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
     for (const auto& [name, x] : whole) {
       EXPECT_LE(relative_error(p, whole, cut, kBf16, name, uneven), 1e-2) << name << " " << to_string(gate);
     }
+  }
+}
+
+TEST(CudaAttentionWalk, GradientsOfManyPartsAreThoseOfOne) {
+  for (GateKind gate : {GateKind::kScalar, GateKind::kVector}) {
+    AttentionProblem p = problem({1, 65 * kSpan + 20, 16, 64, 64, gate}, 19);
+    pack(p);
+    AttentionShape s = p.shape;
+    s.span = s.walk = kSpan;
+    EXPECT_EQ(AttentionParts::of(s).walks, 33);
+    EXPECT_TRUE(run_operator(p, kBf16, {0, 9 * kSpan, 30 * kSpan, s.T}, stream()) == run_operator(p, kBf16, {}, stream()))
+        << to_string(gate);
+    p = problem({65, 100, 16, 64, 64, gate}, 20);
+    s.B = 65, s.T = 100;
+    EXPECT_EQ(AttentionParts::of(s).batches, 33);
+    expect_right(p);
   }
 }
 

@@ -231,11 +231,38 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   EXPECT_EQ(s.span_states(), (Shape{2, 3, 3, 64, 64}));
   const int64_t chunks = 2 * 3 * 17;
   EXPECT_EQ(AttentionWork::of(s).bytes, 2 * chunks * (3 * 64 * 64 + 2 * 64) + 4 * chunks * 64 * 64);
+  s.K = s.V = 256;
+  EXPECT_TRUE(walks_share(s));
+  EXPECT_EQ(AttentionWork::of(s).bytes, 2 * chunks * (2 * 64 * 64 + 2 * 64 * 256 + 2 * 256) + 4 * chunks * 256 * 256)
+      << "what rounding left of scores, too";
   s.K = s.V = 128;
   EXPECT_TRUE(walks_fuse(s));
   EXPECT_EQ(AttentionWork::of(s).bytes, 4 * chunks * 128 * 128) << "states of chunks alone";
   s.span = kChunk;
   EXPECT_EQ(AttentionWork::of(s).bytes, 0);
+}
+
+TEST(LinearAttention, GradientsAreMadeOfPartsThatFillADevice) {
+  using Part = std::pair<int64_t, int64_t>;  // batches, walks
+  const auto parts = [](int64_t B, int64_t T, int64_t H, int64_t K, int64_t V) {
+    AttentionShape s{B, T, H, K, V, GateKind::kVector};
+    choose_spans(s, DType::kBFloat16);
+    const AttentionParts of = AttentionParts::of(s);
+    return Part(of.batches, of.walks);
+  };
+  EXPECT_EQ(parts(32, 2048, 4, 256, 512), Part(16, 1)) << "256 blocks: on every multiprocessor two, one by one";
+  EXPECT_EQ(parts(16, 2048, 4, 256, 512), Part(16, 1));
+  EXPECT_EQ(parts(4, 8192, 4, 256, 512), Part(4, 2));
+  EXPECT_EQ(parts(1, 32768, 4, 256, 512), Part(1, 16));
+  EXPECT_EQ(parts(1, 32768, 16, 128, 128), Part(1, 16));
+  EXPECT_EQ(parts(1, 65536, 16, 64, 64), Part(1, 32)) << "two blocks on a multiprocessor";
+  EXPECT_EQ(parts(1, 31 * kLongSpan, 16, 128, 128), Part(1, 31)) << "not one large and one small";
+  EXPECT_EQ(parts(1, 33 * kLongSpan, 16, 128, 128), Part(1, 17));
+  EXPECT_EQ(parts(3, 0, 16, 128, 128), Part(3, 0));
+
+  AttentionShape s{1, 1 << 20, 16, 128, 128, GateKind::kVector};
+  choose_spans(s, DType::kBFloat16);
+  EXPECT_EQ(AttentionWork::of(s).bytes, int64_t{2} * 2 * 16 * 16 * 16 * 128 * 128) << "states of sixteen walks' chunks";
 }
 
 TEST(LinearAttention, WrongTensorsAreRefused) {
