@@ -56,6 +56,8 @@ bool walks_take(const AttentionShape& shape, int64_t shared_bytes);
 bool walks_fuse(const AttentionShape& shape);
 /// Whether blocks of these walks share tiles (kernels/cuda/linear_attention_shared.cuh).
 bool walks_share(const AttentionShape& shape);
+/// Whether one of them makes dv and dk at once; then the gradient of scalar gates needs no states of chunks.
+bool walks_make_gradients_at_once(const AttentionShape& shape);
 inline constexpr int64_t kLongSpan = 16 * kChunk, kLongerSpan = 32 * kChunk;
 
 /// Views owned by the caller, all of one floating dtype but `starts`.
@@ -92,6 +94,9 @@ struct AttentionWork {
   int64_t scores = 0, rest = 0;   // bfloat16 [B, H, N, C, C]; what their rounding left, where walks share; the same
   int64_t decay = 0;              // float32 [B, H, N, K] of whole chunks; the same
   int64_t state = 0, dstate = 0;  // bfloat16 [.., V, K] entering, and gradient leaving, a part's chunks; learned gates
+  // Scalar gates where one walk makes dv and dk have none of these two, but, of a walk's A anchors:
+  int64_t anchor_state = 0, anchor = 0;      // bfloat16 [B, H, walks, A, K V], float32 [B, H, walks, A, K / 16]
+  int64_t queries = 0, keys = 0, pairs = 0;  // float32 [B, H, N, C]
   int64_t bytes = 0;
   static AttentionWork of(const AttentionShape& shape);
   Shape shape() const { return bytes > 0 ? Shape{bytes} : Shape{}; }
@@ -137,7 +142,8 @@ struct AttentionGradients {
   Tensor dgv;  // as gv, bilinear only
 };
 
-/// After advance_forward and advance_backward. Gate gradients in closed form, anchored at each chunk's end:
+/// After advance_forward and advance_backward. Gate gradients in closed form, anchored at each chunk's end, or, of
+/// scalar gates where walks make dv and dk at once, at every few:
 ///   dgk_t = rowsum_v(h_c * dh_c) + sum over s >= t in the chunk and t's document of (q_s * dq_s - k_s * dk_s),
 /// with a token's product with itself left out of both terms; exactly 0 at a document start and where the gate is -inf.
 /// For gv: colsum_k(h_c * dh_c) + sum of (o_s * dout_s - v_s * dv_s).

@@ -93,6 +93,12 @@ static int64_t walk_blocks(const AttentionShape& s) { return s.H * (s.V / walk_o
 /// Blocks of walks that fill a device: one on each multiprocessor, or two.
 static int64_t filling_blocks(const AttentionShape& s) { return s.K == 256 || walks_fuse(s) ? 128 : 256; }
 
+bool walks_make_gradients_at_once(const AttentionShape& s) {
+  const int dim = static_cast<int>(s.K);
+  return s.gate != GateKind::kVector && gradient_walk_exists(dim, static_cast<int>(s.V)) &&
+         gradient_walk_shared_bytes(dim, s.gate == GateKind::kScalar) <= cuda::max_shared_bytes();
+}
+
 void choose_spans(AttentionShape& s, DType dtype) {
   s.span = s.walk = kChunk;
   if (dtype != DType::kBFloat16 || !walks_take(s, cuda::max_shared_bytes())) return;
@@ -124,7 +130,11 @@ AttentionWork AttentionWork::of(const AttentionShape& s) {
     work.scores = take(2 * chunks * kChunk * kChunk), work.decay = take(4 * chunks * s.K);
     if (walks_share(s)) work.rest = take(2 * chunks * kChunk * kChunk);
   }
-  if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {
+  if (s.gate == GateKind::kScalar && walks_make_gradients_at_once(s)) {
+    const int64_t anchors = s.B * s.H * s.num_walks() * (walk_segments(s.walk / kChunk) + 1);
+    work.anchor_state = take(2 * anchors * s.K * s.V), work.anchor = take(4 * anchors * s.K / 16);
+    for (int64_t* sums : {&work.queries, &work.keys, &work.pairs}) *sums = take(4 * chunks * kChunk);
+  } else if (s.gate == GateKind::kVector || s.gate == GateKind::kScalar) {
     const AttentionParts parts = AttentionParts::of(s);
     const int64_t in_part = parts.batches * s.H * std::min(parts.walks * (s.walk / kChunk), s.num_chunks());
     work.state = take(2 * in_part * s.K * s.V), work.dstate = take(2 * in_part * s.K * s.V);

@@ -58,13 +58,15 @@ struct Ends {
   float* dh0 = nullptr;
 };
 
-/// Every gradient by walks; those of learned gates, with dq and dk, by a pass over chunks from the walks' states.
+/// Every gradient by walks; those of learned gates, with dq and dk, by a pass over chunks from the walks' states,
+/// unless gates are scalar and one walk makes dv and dk.
 void walk_gradients(Stage& stage, const Ends& ends) {
   Arguments& a = stage.arguments();
+  const bool at_once = walks_make_gradients_at_once(stage.shape());
   attention::Walk dv = stage.walk(false, true, Stage::Made::kOutput);
   dv.out = a.dv;
   dv.whole = ends.whole_reversed, dv.first = ends.dht, dv.last = ends.dh0;
-  if (stage.learned()) {
+  if (stage.learned() && !at_once) {
     attention::Walk states = stage.walk(false, false, Stage::Made::kChunkStates);
     states.chunk_states = a.chunk_state;
     states.whole = ends.whole_forward, states.first = ends.h0;
@@ -80,10 +82,12 @@ void walk_gradients(Stage& stage, const Ends& ends) {
   attention::Walk dq = stage.walk(true, false, Stage::Made::kOutput), dk = stage.walk(true, true, Stage::Made::kOutput);
   dq.out = a.dq, dk.out = a.dk;
   dq.whole = ends.whole_forward, dq.first = ends.h0;
-  if (stage.gradients_at_once()) dv.dk_read = dk.read, dv.dk_out = dk.out;
-  stage.launch(dv);
+  if (at_once) dv.dk_read = dk.read, dv.dk_out = dk.out;
+  if (stage.learned()) dq.sums = dv.sums = stage.sums();
   stage.launch(dq);
-  if (!stage.gradients_at_once()) stage.launch(dk);
+  stage.launch(dv);
+  if (!at_once) stage.launch(dk);
+  if (stage.learned()) check_launch(attention::launch_scalar_gradient(a, dq, stage.queue()), "attention_gradients");
 }
 
 /// Takes the tensors of attention_gradients.

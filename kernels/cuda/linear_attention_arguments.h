@@ -43,6 +43,15 @@ inline cudaError_t persistent_blocks(int64_t items, int on_each, unsigned* block
   return error;
 }
 
+/// What walks leave for the gradient of scalar gates (linear_attention_walk_sums.cuh): of a walk's A = segments + 1
+/// anchors and of tokens.
+struct ScalarSums {
+  __nv_bfloat16* states;          // [B, H, walks, A, K V]: at anchors, as they lie in registers
+  float* anchors;                 // [B, H, walks, A, K / 16]: these times their gradients, in parts
+  float *queries, *keys, *pairs;  // [B, H, N, C]: q dq and k dk from states; what pairs of a chunk's tokens add
+  int segments;
+};
+
 /// A walk over the chunks of spans (linear_attention_walk.cuh, which has the equations). Activations are bfloat16.
 struct Walk {
   const void *own, *update, *read;  // [B, T, H, own or other side's channels], or as Decayed's; read null: no out
@@ -62,6 +71,7 @@ struct Walk {
   void *out, *dk_out;           // [B, T, H, own_dim]
   void* chunk_states;           // [batches, H, chunks, own_dim, other]: the states entering chunks, in the walk's order;
                                 // or null
+  ScalarSums sums;              // of walks that make dq, and dv and dk at once; or nulls
 };
 
 /// What linear_attention_scores.cu makes of q, k and gates of key channels. A tile is 64 tokens by 64 numbers as it lies
@@ -97,6 +107,9 @@ cudaError_t launch_span_keys(const Arguments& a, cudaStream_t stream);
 cudaError_t launch_values(const Arguments& a, cudaStream_t stream);
 
 cudaError_t launch_number_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
+/// Walks with sums; and, after those of dq and of dv and dk, dgk from these.
+cudaError_t launch_sum_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
+cudaError_t launch_scalar_gradient(const Arguments& a, const Walk& w, cudaStream_t stream);
 cudaError_t launch_channel_walk(const Arguments& a, const Walk& w, cudaStream_t stream);
 /// Forward, from q, k and gk: no scores and decays of chunks are taken.
 cudaError_t launch_fused_walk(const Arguments& a, const Walk& w, cudaStream_t stream);

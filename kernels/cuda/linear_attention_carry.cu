@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2) carry_kernel(Arguments a) {
   commit_copies();
 
   float2 whole = both(1);
-  if constexpr (!kKeyChannels) shared.number.make(a, at);
+  if constexpr (!kKeyChannels) shared.number.make(NumberDecay::read(a, at));
   wait_copies<1>();
   __syncthreads();
   if constexpr (kKeyChannels) {

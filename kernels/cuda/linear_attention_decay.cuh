@@ -66,7 +66,7 @@ struct ChannelDecay {
     const float* from = source(a, gates, dim, at, channel);
     if (channel >= dim || threadIdx.x % 4 != 0) return;
     for (int t = 0; t < kSub && static_cast<int>(threadIdx.x) / 32 * kSub + t < at.n; ++t) {
-      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from + t * a.H * dim));
+      attention::prefetch(from + t * a.H * dim);
     }
   }
 
@@ -167,35 +167,39 @@ struct NumberDecay {
   float factor[kLevels][kChunk];         // factor_m(t) of level m = 1 << l
   float through[kChunk], after[kChunk];  // over the whole chunk
   float grown[kChunk];                   // after / whole, where that is mild
-  float gate[kChunk], half[2];           // gates, and their sums over the chunk's halves
+  float gate[kChunk];
 
-  /// By all threads; ends with a barrier.
-  __device__ __forceinline__ void make(const Arguments& a, const Stretch& at) {
-    const int t = thread_anew();
-    float thr = 1, aft = 1;
-    if (t < kChunk) {
+  /// Log gates of this thread's token, if it has one, and of the one at its place in the chunk's other half.
+  static __device__ __forceinline__ float2 read(const Arguments& a, const Stretch& at) {
+    const int thread = thread_anew();
+    const auto gate = [&](int t) {
+      if (thread >= kChunk || t >= at.n) return 0.0f;
       float g = 0;
-      if (t < at.n && a.gate == Gate::kFixed) g = a.gk[at.head];
-      if (t < at.n && a.gate == Gate::kScalar) g = a.gk[token_offset(a, at, 1) + t * a.H];
-      gate[t] = g = t < at.n ? start_or(a, at, t, g) : 0.0f;
-      float sum = g;  // of the aligned block of m tokens that has t
-      thr = __expf(g);
+      if (a.gate == Gate::kFixed) g = a.gk[at.head];
+      if (a.gate == Gate::kScalar) g = a.gk[token_offset(a, at, 1) + t * static_cast<int>(a.H)];
+      return start_or(a, at, t, g);
+    };
+    return make_float2(gate(thread), gate(thread ^ 32));
+  }
+  /// By all threads, from what they have read; ends with a barrier.
+  __device__ __forceinline__ void make(float2 gates) {
+    const int t = thread_anew();
+    if (t < kChunk) {
+      gate[t] = gates.x;
+      float sum = gates.x, other = gates.y;  // of the aligned block of m tokens that has t; of that in the other half
+      float thr = __expf(sum), aft = 1;
 #pragma unroll
       for (int level = 0; level < kLevels - 1; ++level) {
         const int m = 1 << level;
         factor[level][t] = t & m ? thr : aft;
         const float sibling = __shfl_xor_sync(0xffffffffu, sum, m);
         (t & m ? thr : aft) *= __expf(sibling);
-        sum += sibling;
+        sum += sibling, other += __shfl_xor_sync(0xffffffffu, other, m);
       }
-      if (t % 32 == 0) half[t / 32] = sum;
-    }
-    __syncthreads();
-    if (t < kChunk) {
       factor[kLevels - 1][t] = t & 32 ? thr : aft;
-      (t & 32 ? thr : aft) *= __expf(half[1 - t / 32]);
+      (t & 32 ? thr : aft) *= __expf(other);
       through[t] = thr, after[t] = aft;
-      grown[t] = aft * __expf(-(half[0] + half[1]));
+      grown[t] = aft * __expf(-(sum + other));
     }
     __syncthreads();
   }

@@ -89,6 +89,15 @@ __device__ __forceinline__ void store_16_bytes_if(bool inside, const uint4& x, B
                : "memory");
 }
 
+/// Two neighbours of memory that nothing writes meanwhile, asked for here and not where they are needed.
+__device__ __forceinline__ uint32_t load_pair_here(const Bf16* from) {
+  uint32_t x;
+  asm volatile("ld.global.nc.b32 %0, [%1];\n" : "=r"(x) : "l"(from));
+  return x;
+}
+/// Asks for what is to be read.
+__device__ __forceinline__ void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from)); }
+
 /// Four numbers, or zeros where not `inside`, without a branch. Of memory that nothing writes meanwhile.
 __device__ __forceinline__ float4 load_or_zeros(const float* from, bool inside) {
   float4 x = {0, 0, 0, 0};

@@ -31,7 +31,7 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
   using Base::kDy, Base::kKeys, Base::kNumber, Base::kSpan, Base::Base;
 
   __device__ __forceinline__ void run(int first_tile, int last_tile) {
-    if constexpr (kNumber) this->number().make(a, at);
+    if constexpr (kNumber) this->number().make(NumberDecay::read(a, at));
     if (this->scalar() && threadIdx.x < kChunk) {
       for (int i = 0; i < 4; ++i) tables.rows[i / 2][i % 2][threadIdx.x] = 0;
     }

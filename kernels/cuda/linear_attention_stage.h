@@ -110,11 +110,6 @@ class Stage {
   bool learned() const { return vector() || s_.gate == GateKind::kScalar; }
   /// Whether walks take what linear_attention_scores.cu makes.
   bool takes_scores() const { return walks() && vector() && !walks_fuse(s_); }
-  /// Whether one walk makes dv and dk.
-  bool gradients_at_once() const {
-    return !learned() && gradient_walk_exists(static_cast<int>(s_.K), static_cast<int>(s_.V)) &&
-           gradient_walk_shared_bytes(static_cast<int>(s_.K)) <= cuda::max_shared_bytes();
-  }
   /// Takes AttentionChunks::work, and what it has for the pass of the keys.
   void work(const AttentionChunks& chunks) {
     const AttentionWork at = AttentionWork::of(s_);
@@ -125,7 +120,15 @@ class Stage {
     decayed_ = {base + at.q, base + at.k, scores(at.scores), walks_share(s_) ? scores(at.rest) : nullptr,
                 reinterpret_cast<float*>(base + at.decay)};
     a_.chunk_state = base + at.state, a_.chunk_dstate = base + at.dstate;
+    const auto numbers = [&](int64_t place) { return reinterpret_cast<float*>(base + place); };
+    sums_ = {reinterpret_cast<__nv_bfloat16*>(base + at.anchor_state),
+             numbers(at.anchor),
+             numbers(at.queries),
+             numbers(at.keys),
+             numbers(at.pairs),
+             static_cast<int>(walk_segments(s_.walk / kChunk))};
   }
+  const attention::ScalarSums& sums() const { return sums_; }
   void launch_scores() { check_launch(attention::launch_scores(a_, decayed_, queue()), name_); }
 
   enum class Made { kCarry, kChunkStates, kOutput };
@@ -169,7 +172,8 @@ class Stage {
   }
   void launch(const attention::Walk& w) {
     CHECK(fast_, "{}: tensors of spans of several chunks must be aligned to 16 bytes", name_);
-    const auto launch = !vector()        ? attention::launch_number_walk
+    const auto launch = w.sums.states    ? attention::launch_sum_walk
+                        : !vector()      ? attention::launch_number_walk
                         : takes_scores() ? attention::launch_channel_walk
                                          : attention::launch_fused_walk;
     check_launch(launch(a_, w, queue()), name_);
@@ -189,6 +193,7 @@ class Stage {
   bool fast_;
   Arguments a_{};
   attention::Decayed decayed_{};
+  attention::ScalarSums sums_{};
 };
 
 }  // namespace baton::cuda

@@ -17,39 +17,62 @@
 // exponent is positive (linear_attention_decay.cuh).
 #pragma once
 
-#include "kernels/cuda/linear_attention_walk_state.cuh"
+#include "kernels/cuda/linear_attention_walk_sums.cuh"
 
 namespace baton::cuda::attention {
 
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
-struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
-  using Base = WalkState<kKind, kChannels, kOwnTiles, kTiles>;
+using WalkBase =
+    std::conditional_t<WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kSums,
+                       WalkSums<kKind, kChannels, kOwnTiles, kTiles>, WalkState<kKind, kChannels, kOwnTiles, kTiles>>;
+
+template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
+struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
+  using Base = WalkBase<kKind, kChannels, kOwnTiles, kTiles>;
   using Base::a, Base::w, Base::warp, Base::lane, Base::own0, Base::span, Base::tables, Base::state;
-  using Base::carry, Base::own_col, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::WalkState;
-  using Base::dk_side, Base::kBack, Base::kRead, Base::kWarps;
+  using Base::carry, Base::own_col, Base::read_tile, Base::reversed, Base::scores, Base::update_tile, Base::Base;
+  using Base::dk_side, Base::kBack, Base::kRead, Base::kSides, Base::kSums, Base::kWarps;
   // Blocks of 8 tokens whose outputs are made at once, as registers allow.
   static constexpr int kOutBlocks = kTiles == 2 && !Base::Traits::kFused ? 4 : 8;
+  static constexpr bool kScores = kRead && !kChannels;                // are made here,
+  static constexpr bool kDecaysLater = kScores && (kSums || !kBack);  // and decays meanwhile, as registers allow
   static constexpr bool kGather = kWarpgroups && (kOutBlocks == 8 || Base::kSides == 2);
 
   __device__ __forceinline__ void run() {
     const int first = span * static_cast<int>(w.chunks_per_span);
     const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - first));
     const auto chunk = [&](int i) { return this->stretch(first + (reversed() ? count - 1 - i : i)); };
+    if constexpr (kSums) this->copy_anchor(0, count);
     this->start_copies(chunk(0), 0);
     this->begin_state();
-    if constexpr (kRead && !kChannels) clear_scores();
+    if constexpr (kScores) clear_scores();
     for (int i = 0; i < count; ++i) {
       const int stage = i % 2;
       const Stretch at = chunk(i);
       wait_copies<0>();
       publish_tiles();
       __syncthreads();
+      float2 gates{};
+      if constexpr (kDecaysLater) {
+        if (!this->has_decays(at)) gates = NumberDecay::read(a, at);
+      }
       const auto copy_next = [&] {
+        if constexpr (kSums) this->copy_anchor(i + 1, count);
         if (i + 1 < count) this->start_copies(chunk(i + 1), 1 - stage);
+        if constexpr (kSums) {
+          if (i + 1 < count) this->prefetch_queries(chunk(i + 1));
+          if (i > 0) this->write_sums(chunk(i - 1));
+        }
+        if constexpr (kDecaysLater) {
+          if (i + 1 < count) this->prefetch_gates(chunk(i + 1));
+          if (!this->has_decays(at)) this->make_decays(at, gates);
+        }
       };
-      constexpr bool kScores = kRead && !kChannels;
       if constexpr (!kScores) copy_next();
-      if constexpr (!kChannels) this->make_decays(at);
+      if constexpr (!kChannels && !kDecaysLater) {
+        if (!this->has_decays(at)) this->make_decays(at, NumberDecay::read(a, at));
+      }
+      if constexpr (kSums) this->anchor(i, count);
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
       if constexpr (kScores) make_scores(stage, copy_next);
       if constexpr (kRead) {
@@ -61,6 +84,13 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
         this->advance(stage, own);
       }
       wait_products();
+    }
+    if constexpr (kSums) {
+      commit_copies();
+      wait_copies<0>();
+      __syncthreads();
+      this->write_sums(chunk(count - 1));
+      this->anchor(count, count);
     }
     if (carry()) this->end_carry();
     if (w.last != nullptr) this->end_shard();
@@ -76,10 +106,15 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
 #pragma unroll 1
     for (int first = 0; first < 8; first += kOutBlocks) {
       float out[kOutBlocks][4] = {};  // rows: own channels; columns: tokens
+      uint32_t factors[kOutBlocks / 2][4];
+      float products[kOutBlocks][2];
+      if constexpr (kSums) this->ask(at, first, factors);
       add_inter(stage, first, out);
+      if constexpr (kSums) this->multiply_own(stage, first, out, factors, products);
       this->load_own(stage, own);
       add_intra(scores(stage), first, own, out);
       if constexpr (Base::kRests) add_intra(rest, first, own, out);
+      if constexpr (kSums) this->put_own(first, products);
       if constexpr (kOutBlocks == 8) this->decay_state(stage);
       if constexpr (kStateFirst) this->advance(stage, own);
       wait_products(kStateFirst ? 1 : 0);
@@ -115,6 +150,8 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     commit_products();
     meanwhile();
     wait_products();
+    uint32_t rounded[kBlocks][2];
+    if constexpr (kSums) this->round(sums, rounded);
     const auto& decay = tables.number;
     const int row = row0 + lane / 4, pair = lane % 4 * 2;
     if (decay.mild()) {
@@ -131,6 +168,7 @@ struct WalkBlock : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     }
     publish_tiles();
     __syncthreads();
+    if constexpr (kSums && kSides == 2) this->add_pairs(rounded);
   }
   __device__ __forceinline__ void clear_scores() {
     for (int i = this->thread(); i < kTile * 8; i += 32 * kWarps) {

@@ -137,11 +137,17 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
 
   __device__ __forceinline__ bool same_gate() const { return a.gate != Gate::kScalar && a.starts == nullptr; }
 
-  /// One number a token: the tables of this chunk, unless they are those of the last.
-  __device__ __forceinline__ void make_decays(const Stretch& at) {
-    if (same_gate() && table_tokens == at.n) return;
+  /// One number a token: whether this chunk's tables are those of the last.
+  __device__ __forceinline__ bool has_decays(const Stretch& at) const {
+    return !Traits::kSums && same_gate() && table_tokens == at.n;
+  }
+  __device__ __forceinline__ void prefetch_gates(const Stretch& next) const {
+    const int t = thread_anew();
+    if (a.gate == Gate::kScalar && t < next.n) prefetch(a.gk + row_of(next, t));
+  }
+  __device__ __forceinline__ void make_decays(const Stretch& at, float2 gates) {
     const NumberDecay& number = tables.number;
-    tables.number.make(a, at);
+    tables.number.make(gates);
     table_tokens = at.n;
     const int t = thread_anew();
     if (t < kChunk) {

@@ -110,6 +110,53 @@ TEST(CudaAttentionWalk, EveryDecay) {
   }
 }
 
+/// Walks of a segment and a half between the anchors of scalar gates' gradients, or of three segments; cut at walks,
+/// the bits are the same.
+TEST(CudaAttentionWalk, ScalarGatesOfEveryStrengthOverSegments) {
+  constexpr int64_t kLong = 6 * kChunk, T = 2 * kLong + 300;
+  for (int64_t dim : {64, 128}) {
+    for (double strength : {1.0, 0.03, 10.0}) {
+      for (bool mixed : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {}, strength {}, mixed {}", dim, dim, strength, mixed));
+        fmt::print("{} x {}, strength {}, mixed {}:", dim, dim, strength, mixed);
+        AttentionProblem p = problem({2, T, 2, dim, dim, GateKind::kScalar}, 18);
+        p.span = p.walk = kLong;
+        for (size_t i = 0; i < p.gk.size(); ++i) p.gk[i] = mixed && i % 401 == 0 ? -20.0 : p.gk[i] * strength;
+        expect_right(p);
+        pack(p);
+        expect_right(p);
+        const AttentionResult whole = run_operator(p, kBf16, {}, stream());
+        EXPECT_TRUE(run_operator(p, kBf16, {0, kLong, 2 * kLong, T}, stream()) == whole);
+        for (int64_t i = 0; i < 2 * T * 2; ++i) {
+          if (p.starts[static_cast<size_t>(i / 2)] == 0) continue;
+          EXPECT_EQ(whole.at("dgk")[static_cast<size_t>(i)], 0.0);
+        }
+        p.walk = 2 * kLong;
+        expect_right(p);
+        EXPECT_TRUE(run_operator(p, kBf16, {0, 2 * kLong, T}, stream()) == run_operator(p, kBf16, {}, stream()));
+      }
+    }
+  }
+}
+
+/// A document's numbers stay out of its neighbours' gradients however large they are.
+TEST(CudaAttentionWalk, ScalarGatesBesideALargeDocument) {
+  AttentionProblem p = problem({1, 700, 2, 128, 128, GateKind::kScalar}, 19);
+  p.span = p.walk = 16 * kChunk;
+  p.starts.resize(700);
+  p.starts[200] = p.starts[421] = 1;
+  AttentionProblem large = p;
+  const auto grow = [](std::vector<double>& x) {
+    for (size_t i = x.size() / 700 * 200; i < x.size() / 700 * 421; ++i) x[i] *= 8;
+  };
+  grow(large.q), grow(large.k), grow(large.v), grow(large.dout);
+  const AttentionResult x = run_operator(p, kBf16, {}, stream()), y = run_operator(large, kBf16, {}, stream());
+  for (size_t i = 0; i < x.at("dgk").size(); ++i) {
+    if (i / 2 >= 200 && i / 2 < 421) continue;
+    EXPECT_EQ(x.at("dgk")[i], y.at("dgk")[i]) << i;
+  }
+}
+
 TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
   for (GateKind gate : kGates) {
     AttentionProblem p = problem({2, 7 * kSpan + 20, 2, 64, 64, gate}, 15);
@@ -135,14 +182,15 @@ TEST(CudaAttentionWalk, ShardsAgreeAndGiveTheSameBitsAtSpans) {
 
 TEST(CudaAttentionWalk, GradientsOfManyPartsAreThoseOfOne) {
   for (GateKind gate : {GateKind::kScalar, GateKind::kVector}) {
-    AttentionProblem p = problem({1, 65 * kSpan + 20, 16, 64, 64, gate}, 19);
+    const int64_t V = gate == GateKind::kScalar ? 128 : 64;  // where K = V these need no chunks' states
+    AttentionProblem p = problem({1, 65 * kSpan + 20, 16, 64, V, gate}, 19);
     pack(p);
     AttentionShape s = p.shape;
     s.span = s.walk = kSpan;
     EXPECT_EQ(AttentionParts::of(s).walks, 33);
     EXPECT_TRUE(run_operator(p, kBf16, {0, 9 * kSpan, 30 * kSpan, s.T}, stream()) == run_operator(p, kBf16, {}, stream()))
         << to_string(gate);
-    p = problem({65, 100, 16, 64, 64, gate}, 20);
+    p = problem({65, 100, 16, 64, V, gate}, 20);
     s.B = 65, s.T = 100;
     EXPECT_EQ(AttentionParts::of(s).batches, 33);
     expect_right(p);

@@ -238,6 +238,15 @@ TEST(LinearAttention, SpansFollowFromHeadDimensionsGateAndDtype) {
   s.K = s.V = 128;
   EXPECT_TRUE(walks_fuse(s));
   EXPECT_EQ(AttentionWork::of(s).bytes, 4 * chunks * 128 * 128) << "states of chunks alone";
+  s.gate = GateKind::kScalar, s.walk = kLongSpan;
+  const int64_t anchors = 2 * 3 * 2 * 5;  // of two walks, four segments each
+  EXPECT_EQ(AttentionWork::of(s).bytes, anchors * (2 * 128 * 128 + 4 * 8) + 128 + 3 * 4 * chunks * 64);
+  s.walk = 2 * kLongSpan;
+  EXPECT_EQ(AttentionWork::of(s).bytes, 2 * 3 * 9 * (2 * 128 * 128 + 4 * 8) + 64 + 3 * 4 * chunks * 64);
+  s.V = 256;
+  EXPECT_EQ(AttentionWork::of(s).bytes, 4 * chunks * 128 * 256) << "every chunk's";
+  s.gate = GateKind::kFixed;
+  EXPECT_EQ(AttentionWork::of(s).bytes, 0);
   s.span = kChunk;
   EXPECT_EQ(AttentionWork::of(s).bytes, 0);
 }
