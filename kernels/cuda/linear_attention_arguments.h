@@ -68,14 +68,14 @@ struct Walk {
   float* last;         // [B, H, K, V]: where a whole shard's end goes, then put into `states` as is `first`; or null
   const __nv_bfloat16 *scores, *rest;  // as Decayed's, and
   const float* chunk_decay;            // [B, H, N, K]: where decays have channels
-  void *out, *dk_out;           // [B, T, H, own_dim]
-  void* chunk_states;           // [batches, H, chunks, own_dim, other]: the states entering chunks, in the walk's order;
-                                // or null
-  ScalarSums sums;              // of walks that make dq, and dv and dk at once; or nulls
+  void *out, *dk_out;                  // [B, T, H, own_dim]
+  void* chunk_states;  // [batches, H, chunks, own_dim, other]: the states entering chunks, in the walk's order;
+                       // or null
+  ScalarSums sums;     // of walks that make dq, and dv and dk at once; or nulls
 };
 
-/// What linear_attention_scores.cu makes of q, k and gates of key channels. A tile is 64 tokens by 64 numbers as it lies
-/// in shared memory (linear_attention_tile.cuh); tokens beyond the shard are zeros.
+/// What linear_attention_scores.cu makes of q, k and gates of key channels. A tile is 64 tokens by 64 numbers as it
+/// lies in shared memory (linear_attention_tile.cuh); tokens beyond the shard are zeros.
 struct Decayed {
   void *q, *k;            // tiles [B, H, N, K / 64]: scale q through, k after
   __nv_bfloat16* scores;  // tiles [B, H, N]: scale q_i k_j D_ij, rows i; zeros above the diagonal

@@ -173,8 +173,8 @@ __device__ __forceinline__ int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
   return rank;
 }
-/// Starts to copy `bytes`, a multiple of 16, to the same place in the first `blocks` blocks of the cluster; phases there
-/// that lie where `there` does get to know.
+/// Starts to copy `bytes`, a multiple of 16, to the same place in the first `blocks` blocks of the cluster; phases
+/// there that lie where `there` does get to know.
 __device__ __forceinline__ void copy_to_cluster(const void* from, int bytes, void* to, Phases& there, int blocks) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
@@ -183,8 +183,8 @@ __device__ __forceinline__ void copy_to_cluster(const void* from, int bytes, voi
       : "memory");
 }
 
-/// Starts to copy from shared memory, bulk by bulk (sm_90 and newer); `wait_bulks` of the same thread waits until all of
-/// its have been read.
+/// Starts to copy from shared memory, bulk by bulk (sm_90 and newer); `wait_bulks` of the same thread waits until all
+/// of its have been read.
 __device__ __forceinline__ void send_bulk(const void* from, int bytes, void* to) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;\n" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)

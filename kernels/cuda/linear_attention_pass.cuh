@@ -76,7 +76,8 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   const int bytes = static_cast<int>(Traits::shared_bytes(a));
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int64_t items = Traits::kSpan ? a.batches * a.H * a.chunks : a.B * a.H * a.N, tiles = Traits::num_tiles(Traits::kKeys ? a.K : a.V);
+  const int64_t items = Traits::kSpan ? a.batches * a.H * a.chunks : a.B * a.H * a.N,
+                tiles = Traits::num_tiles(Traits::kKeys ? a.K : a.V);
   if (items == 0) return cudaSuccess;
   // Scores of channels are dear and made once for all tiles, unless that leaves the device idle; a scalar's gate
   // gradient is a sum over all tiles; else every tile is a block of its own.

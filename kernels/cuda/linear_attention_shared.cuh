@@ -1,8 +1,8 @@
-// A walk of vector gates with 256 key channels (linear_attention_walk.cuh) in code for Hopper. Two blocks that differ in
-// their own channels alone form a cluster; each brings half of a chunk's decayed tiles to both, by bulk copies, since
-// these tiles were made in the order in which they lie in shared memory. Four warps of a block, the carriers, bring
-// tiles and send outputs, so that the walk's warps have but products and decays to do. Tiles that read the state and
-// those that update it come and are left apart from each other, and nothing else holds a block's two warpgroups
+// A walk of vector gates with 256 key channels (linear_attention_walk.cuh) in code for Hopper. Two blocks that differ
+// in their own channels alone form a cluster; each brings half of a chunk's decayed tiles to both, by bulk copies,
+// since these tiles were made in the order in which they lie in shared memory. Four warps of a block, the carriers,
+// bring tiles and send outputs, so that the walk's warps have but products and decays to do. Tiles that read the state
+// and those that update it come and are left apart from each other, and nothing else holds a block's two warpgroups
 // together: while one is at its products, the other one decays its state.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace baton::cuda::attention {
 
 constexpr int kCarriers = 128;  // threads
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
-constexpr bool shares = kWarpgroups && WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kShared;
+constexpr bool shares = kWarpgroups&& WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kShared;
 
 template <WalkKind kKind, int kOwnTiles, int kTiles>
 struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {

@@ -236,8 +236,8 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       // kBack: a token reaches those before it.
-      add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores, step * 16,
-                                                                     first * 8, lane, kBack ? 0 : 2 * step - first,
+      add_products<kBack ? Lies::kRows : Lies::kColumns, kOutBlocks>(out, 0, own[step], scores, step * 16, first * 8,
+                                                                     lane, kBack ? 0 : 2 * step - first,
                                                                      kBack ? 2 * step + 2 - first : kOutBlocks);
     }
     commit_products();

@@ -39,10 +39,10 @@ struct WalkTraits {
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
   static constexpr bool kShared = kChannels && kTiles == 4 && !kFused;  // on Hopper: linear_attention_shared.cuh
-  static constexpr bool kRests = kBack && (kFused || kShared);  // what rounding leaves of scores is read, too
+  static constexpr bool kRests = kBack && (kFused || kShared);          // what rounding leaves of scores is read, too
   static constexpr int kStages = kFused ? 3 : walk_stages(kOther, kChannels, kRead);  // chunks that there is room for
-  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores, their rests. After all stages: scores that
-  // the walk makes, outputs of both sides.
+  // Tiles of a chunk, in this order: own, update, read, the other side's read; scores, their rests. After all stages:
+  // scores that the walk makes, outputs of both sides.
   static constexpr bool kScoresCome = kRead && kChannels && !kFused;
   static constexpr int kStageTiles =
       kOwnTiles + kTiles + (kRead ? kSides * kTiles : 0) + (kScoresCome ? kShared ? 2 : 1 : 0);
@@ -65,9 +65,9 @@ struct WalkTraits {
   struct SumTables : NumberTables {
     float sums[kSums ? kSumRows : 1][kChunk];
   };
-  using Tables = std::conditional_t<kShared, SharedTables,
-                                    std::conditional_t<kChannels, ChannelTables,
-                                                       std::conditional_t<kSums, SumTables, NumberTables>>>;
+  using Tables = std::conditional_t<
+      kShared, SharedTables,
+      std::conditional_t<kChannels, ChannelTables, std::conditional_t<kSums, SumTables, NumberTables>>>;
   static constexpr int kTableBytes = (sizeof(Tables) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
   static constexpr int kOutTiles = kSides == 2 ? 2 * kOwnTiles : 0;  // else outputs take the place of what is own
   static constexpr int kAnchorTiles = kSums && kSides == 2 ? kOwnTiles * kTiles : 0;

@@ -188,7 +188,8 @@ TEST(CudaAttentionWalk, GradientsOfManyPartsAreThoseOfOne) {
     AttentionShape s = p.shape;
     s.span = s.walk = kSpan;
     EXPECT_EQ(AttentionParts::of(s).walks, 33);
-    EXPECT_TRUE(run_operator(p, kBf16, {0, 9 * kSpan, 30 * kSpan, s.T}, stream()) == run_operator(p, kBf16, {}, stream()))
+    EXPECT_TRUE(run_operator(p, kBf16, {0, 9 * kSpan, 30 * kSpan, s.T}, stream()) ==
+                run_operator(p, kBf16, {}, stream()))
         << to_string(gate);
     p = problem({65, 100, 16, 64, V, gate}, 20);
     s.B = 65, s.T = 100;
