@@ -85,13 +85,7 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
       }
       wait_products();
     }
-    if constexpr (kSums) {
-      commit_copies();
-      wait_copies<0>();
-      __syncthreads();
-      this->write_sums(chunk(count - 1));
-      this->anchor(count, count);
-    }
+    if constexpr (kSums) this->end_sums(chunk(count - 1), count);
     if (carry()) this->end_carry();
     if (w.last != nullptr) this->end_shard();
   }

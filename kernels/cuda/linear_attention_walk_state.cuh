@@ -1,139 +1,23 @@
-// The state of a walk (linear_attention_walk.cuh): its tiles and tables, where it begins and ends, and its way over a
-// chunk.
+// The state of a walk (linear_attention_walk.cuh): where it begins and ends, and its way over a chunk.
 #pragma once
 
-#include "kernels/cuda/linear_attention_walk_traits.cuh"
+#include "kernels/cuda/linear_attention_walk_tiles.cuh"
 
 namespace baton::cuda::attention {
 
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
-struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
-  using Traits = WalkTraits<kKind, kChannels, kOwnTiles, kTiles>;
-  using Traits::kBack, Traits::kNumThreads, Traits::kOther, Traits::kOwn, Traits::kRead, Traits::kSides,
-      Traits::kStageTiles, Traits::kWarps;
-  using typename Traits::Tables;
-  static constexpr int kSize = kTile * kTile;
+struct WalkState : WalkTiles<kKind, kChannels, kOwnTiles, kTiles> {
+  using Base = WalkTiles<kKind, kChannels, kOwnTiles, kTiles>;
+  using Base::a, Base::w, Base::lane, Base::own0, Base::dk_side, Base::batch, Base::head, Base::span, Base::tables;
+  using Base::carry, Base::own_col, Base::own_is_keys, Base::own_row, Base::reversed, Base::thread, Base::update_tile;
+  using Base::kNumThreads, Base::kOther, Base::kRead, Base::WalkTiles;
+  using typename Base::Traits;
   static constexpr int kSpanDecays = kChannels ? (kOther + kNumThreads - 1) / kNumThreads : 1;
 
-  const Arguments& a;
-  const Walk& w;
-  int warp, lane, own0;   // own0: first own channel of this block; warp: of its side
-  bool dk_side;           // of kGradients
-  int batch, head, span;  // span: the walk's first
-  Tables& tables;
-  Bf16* tiles;
   float state[kOther / 8][4];     // rows: own channels own_row() + {0, 8}; columns: other channels as in mma
   float span_decay[kSpanDecays];  // of all channels; or of channels thread() + i kNumThreads
   bool grown = false;     // keys of this chunk are grown from its start: a fused walk decays the state elsewhere
   int table_tokens = -1;  // tokens of the chunk whose decays the tables have, where they depend on nothing else
-
-  __device__ __forceinline__ WalkState(const Arguments& arguments, const Walk& walk, unsigned char* memory)
-      : a(arguments),
-        w(walk),
-        warp(block_warp() % kWarps),
-        lane(threadIdx.x % 32),
-        dk_side(kSides == 2 && block_warp() >= kWarps),
-        tables(*reinterpret_cast<Tables*>(memory)),
-        tiles(reinterpret_cast<Bf16*>(memory + Traits::kTableBytes)) {
-    const int own_tiles = static_cast<int>(w.own_dim / kOwn);
-    const int heads = static_cast<int>(a.H), walks = static_cast<int>(w.num_walks);
-    const int item = static_cast<int>(blockIdx.x) / own_tiles, row = item / walks;
-    own0 = static_cast<int>(blockIdx.x) % own_tiles * kOwn;
-    span = static_cast<int>(w.first_span + item % walks * w.spans_per_walk);
-    batch = static_cast<int>(a.first_batch) + row / heads, head = row % heads;
-  }
-
-  /// The same for all lanes, as the compiler sees it.
-  static __device__ __forceinline__ int block_warp() {
-    return Traits::kFused ? threadIdx.x / 32 : __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  }
-  __device__ __forceinline__ bool reversed() const { return kRead ? kBack : w.reversed; }
-  __device__ __forceinline__ int thread() const { return 32 * warp + lane; }  // of its side
-  __device__ __forceinline__ bool carry() const { return !kRead && w.carry; }
-  __device__ __forceinline__ bool own_is_keys() const { return kSides == 2 ? dk_side : w.own_is_keys; }
-  /// First channel of this warp in the block, and this lane's in the tensor.
-  __device__ __forceinline__ int own_col() const { return 16 * warp; }
-  __device__ __forceinline__ int own_row() const { return own0 + own_col() + lane / 4; }
-  __device__ __forceinline__ Bf16* tile(int stage, int i) { return tiles + (stage * kStageTiles + i) * kSize; }
-  __device__ __forceinline__ Bf16* own_tile(int stage, int i) { return tile(stage, i + (dk_side ? kTiles : 0)); }
-  __device__ __forceinline__ Bf16* update_tile(int stage, int i) { return tile(stage, i + (dk_side ? 0 : kOwnTiles)); }
-  __device__ __forceinline__ Bf16* read_tile(int stage, int i) {
-    return tile(stage, i + kOwnTiles + kTiles + (dk_side ? kTiles : 0));
-  }
-  /// P: rows are the later tokens of a pair (queries), columns the earlier ones.
-  __device__ __forceinline__ Bf16* scores(int stage) {
-    return Traits::kScoresCome ? tile(stage, kOwnTiles + 2 * kTiles) : tile(Traits::kStages, dk_side ? 1 : 0);
-  }
-  /// Where outputs gather: this warp alone has these channels of it.
-  __device__ __forceinline__ Bf16* out_tile(int stage, int i) {
-    if constexpr (kSides == 1) return own_tile(stage, i);
-    return tile(Traits::kStages, 2 + (dk_side ? kOwnTiles : 0) + i);
-  }
-  /// The lane, lest the compiler keep in registers, for all chunks, what follows from it; a fused walk has these.
-  __device__ __forceinline__ int lane_anew() const { return Traits::kFused ? lane : thread_anew() % 32; }
-  /// Own channels as left operand, for 16 tokens a step.
-  __device__ __forceinline__ void load_own(int stage, uint32_t (&left)[4][4]) {
-    const int lane = this->lane_anew();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_left<Lies::kColumns>(own_tile(stage, own_col() / kTile), own_col() % kTile, step * 16, lane, left[step]);
-    }
-  }
-
-  __device__ __forceinline__ Stretch stretch(int64_t chunk) const {
-    const int64_t begin = chunk * kChunk;
-    return {batch, head, chunk, begin, static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - begin))};
-  }
-
-  __device__ __forceinline__ void start_copies(const Stretch& at, int stage) {
-    copy<kOwnTiles>(w.own, static_cast<int>(w.own_dim), own0, at, tile(stage, 0));
-    if constexpr (kChannels) {
-      const int64_t chunk = chunk_of(at);
-      copy_made<kTiles * kTileBytes>(made_tiles(w.update, chunk), update_tile(stage, 0));
-      if constexpr (kRead) {
-        copy_made<kTiles * kTileBytes>(made_tiles(w.read, chunk), read_tile(stage, 0));
-        copy_made<kTileBytes>(w.scores + chunk * kSize, scores(stage));
-      }
-      copy_made<sizeof(float) * kOther>(w.chunk_decay + chunk * kOther, tables.whole[stage]);
-    } else {
-      copy<kTiles>(w.update, kOther, 0, at, tile(stage, kOwnTiles));
-      if constexpr (kRead) copy<kTiles>(w.read, kOther, 0, at, tile(stage, kOwnTiles + kTiles));
-      if constexpr (kSides == 2) copy<kTiles>(w.dk_read, kOther, 0, at, tile(stage, 3 * kTiles));
-    }
-    commit_copies();
-  }
-
-  /// A token's row of channels in tensors [B, T, H, dim], where token t of the stretch is; rows of 128 bytes and more
-  /// are fewer than 2^32.
-  __device__ __forceinline__ uint32_t row_of(const Stretch& at, int t) const {
-    return static_cast<uint32_t>(token_offset(a, at, 1)) + static_cast<uint32_t>(t) * static_cast<uint32_t>(a.H);
-  }
-  template <class T>
-  static __device__ __forceinline__ T* channel(T* x, uint32_t row, int dim, int col) {
-    return x + col + static_cast<uint64_t>(row) * static_cast<uint32_t>(dim);
-  }
-
-  /// A chunk's channels from col0 on.
-  template <int kNumTiles>
-  __device__ __forceinline__ void copy(const void* x, int dim, int col0, const Stretch& at, Bf16* to) const {
-    const int thread = thread_anew();
-    const Bf16* from = channel(static_cast<const Bf16*>(x), row_of(at, thread / 8), dim, thread % 8 * 8 + col0);
-    copy_rows<kNumThreads, kNumTiles>(thread, from, static_cast<int>(a.H) * dim, at.n, to);
-  }
-
-  // What linear_attention_scores.cu made, as it lies.
-  __device__ __forceinline__ int64_t chunk_of(const Stretch& at) const {
-    return (at.batch * a.H + at.head) * a.N + at.chunk;
-  }
-  static __device__ __forceinline__ const Bf16* made_tiles(const void* x, int64_t chunk) {
-    return static_cast<const Bf16*>(x) + chunk * kTiles * kSize;
-  }
-  template <int kBytes>
-  static __device__ __forceinline__ void copy_made(const void* from, void* to) {
-    for (int i = thread_anew() * 8; i < kBytes / 2; i += kNumThreads * 8) {
-      copy_16_bytes(static_cast<const Bf16*>(from) + i, true, static_cast<Bf16*>(to) + i);
-    }
-  }
 
   __device__ __forceinline__ bool same_gate() const { return a.gate != Gate::kScalar && a.starts == nullptr; }
 
@@ -143,7 +27,7 @@ struct WalkState : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ void prefetch_gates(const Stretch& next) const {
     const int t = thread_anew();
-    if (a.gate == Gate::kScalar && t < next.n) prefetch(a.gk + row_of(next, t));
+    if (a.gate == Gate::kScalar && t < next.n) prefetch(a.gk + this->row_of(next, t));
   }
   __device__ __forceinline__ void make_decays(const Stretch& at, float2 gates) {
     const NumberDecay& number = tables.number;

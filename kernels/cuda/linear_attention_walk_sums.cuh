@@ -85,6 +85,15 @@ struct WalkSums : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     }
   }
 
+  /// Those of the walk's last chunk, and its last anchor.
+  __device__ __forceinline__ void end_sums(const Stretch& at, int count) {
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    write_sums(at);
+    anchor(count, count);
+  }
+
   /// A state, rounded, as it lies in registers: calls f(i, place) for this lane's blocks i and i + 1.
   template <class F>
   __device__ __forceinline__ void for_anchor(F&& f) const {
