@@ -25,9 +25,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   Bf16 *score, *x, *y, *work, *resident;
   float anchor_total = 0;  // scalar gates
 
-  __device__ __forceinline__ PassBlock(const Arguments& arguments, int64_t item, unsigned char* memory)
+  __device__ __forceinline__ PassBlock(const Arguments& arguments, const Stretch& stretch, unsigned char* memory)
       : a(arguments),
-        at(kSpan ? part_chunk_at(arguments, item) : chunk_at(arguments, item)),
+        at(stretch),
         piece(threadIdx.x / 32 % 4 * 2 + threadIdx.x / 128),
         half0(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 32),
         warp(threadIdx.x / 32),
@@ -110,9 +110,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   /// Starts to copy channels [col0, col0 + 64) of the chunk; with spans a dimension has whole tiles of them.
   __device__ __forceinline__ void copy(const void* x, int64_t dim, int col0, Bf16* to) const {
     if constexpr (kSpan) {
-      const int64_t token = (at.batch * a.T + at.first + piece_row()) * a.H + at.head;
-      const Bf16* from = static_cast<const Bf16*>(x) + token * dim + col0 + piece_col();
-      copy_rows<kThreads, 1>(threadIdx.x, from, a.H * dim, at.n, to);
+      const int stride = static_cast<int>(a.H * dim);
+      const Bf16* from =
+          static_cast<const Bf16*>(x) + token_offset(a, at, dim) + piece_row() * stride + col0 + piece_col();
+      copy_rows<kThreads, 1>(threadIdx.x, from, stride, at.n, to);
     } else {
       copy_tile(a, x, dim, at, col0, to);
     }
@@ -174,8 +175,8 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   /// The same from states rounded before, [V, K] a chunk: everything comes by copies, two steps in flight.
   __device__ __forceinline__ void meet_span_states(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
     constexpr int kSize = kTile * kTile;
-    const int64_t row = (at.batch - a.first_batch) * a.H + at.head;
-    const int64_t chunk = (row * a.chunks + at.chunk - a.first_chunk) * a.V * a.K;
+    const auto row = static_cast<uint32_t>(at.batch - a.first_batch) * static_cast<uint32_t>(a.H) + at.head;
+    const int64_t chunk = (row * static_cast<uint32_t>(a.chunks) + at.chunk - a.first_chunk) * a.V * a.K;
     const Bf16* h = static_cast<const Bf16*>(a.chunk_state) + chunk + col0;
     const Bf16* dh = static_cast<const Bf16*>(a.chunk_dstate) + chunk + col0;
     Accumulator sums;

@@ -17,8 +17,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   struct Climb {
     Bf16* z;
     float *dx_state, *dy_state, *sums;
-    float2 dx[kSub], dy[kSub];
-    float2 flow[kSub];  // x * dx - y * dy, of which a gate's gradient is a sum over later tokens
+    float2 dx[kSub], dy[kSub];  // dy without what comes from the state
   };
 
   __device__ __forceinline__ void write_sums(Accumulator& sum, float* to) {
@@ -84,17 +83,18 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     const OuterDecay outer(tables.own_sums);
     if (__all_sync(0xffffffffu, __syncthreads_and(outer.mild()))) {  // lest the branch count as one of single threads
       meet_at_once(decay, outer, dx, dy, climb);
+      finish_thread<true>(col0, decay, outer, forgets, climb);
     } else {
       climb_levels(decay, outer, dx, dy, climb);
+      finish_thread<false>(col0, decay, outer, forgets, climb);
     }
-    finish_thread(col0, decay, outer, forgets, climb);
     __syncthreads();
     if (kPass == Pass::kOutput) write_tile(a, y, own_dim, at, col0, a.o);
     if (kKeys) write_tile(a, x, own_dim, at, col0, a.dq);
     if (kDy) write_tile(a, y, own_dim, at, col0, kKeys ? a.dk : a.dv);
   }
 
-  /// Level by level; then what came from the state to dx. Leaves factors of the whole chunk in `decay`, as
+  /// Level by level; then what came from the state to dx. Leaves factors of the whole chunk in decay.after, as
   /// meet_at_once.
   __device__ __forceinline__ void climb_levels(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
                                                Accumulator& dy, Climb& climb) {
@@ -113,18 +113,10 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       if constexpr (kDx) {
         climb.dx[t] = fma((kOther ? 1.0f : a.scale) * decay.through[t], sum_at(climb.dx_state, t), climb.dx[t]);
       }
-      const int row = warp * kSub + t;
-      if constexpr (kGates) {
-        climb.flow[t] = load_pair(x, row, channel) * climb.dx[t] - load_pair(y, row, channel) * climb.dy[t];
-      }
     }
   }
 
   /// What products take of x: one bfloat16, or two.
-  static __device__ __forceinline__ float2 kept(float2 x) {
-    const float2 upper = rounded(x);
-    return kSplit ? upper + rounded(x - upper) : upper;
-  }
   __device__ __forceinline__ void put_kept(Bf16* upper, Bf16* rest, int row, float2 x) const {
     put_pair(upper, row, channel, x);
     if constexpr (kSplit) put_pair(rest, row, channel, x - rounded(x));
@@ -139,23 +131,22 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     }
   }
 
-  /// All pairs at one level, since decays are mild: y as grown from the chunk's start, x from its end.
+  /// All pairs at the chunk's start, since decays are mild: y as grown from there. Leaves what it grew by in decay.sum.
   __device__ __forceinline__ void meet_at_once(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
                                                Accumulator& dy, Climb& climb) {
     constexpr int kSize = kTile * kTile;
     Bf16 *grown_y = climb.z, *grown_y_rest = score_rest() + kSize;
-    Bf16 *grown_x = reinterpret_cast<Bf16*>(climb.sums), *grown_x_rest = grown_x + kSize;
+    Bf16 *decayed_x = reinterpret_cast<Bf16*>(climb.sums), *decayed_x_rest = decayed_x + kSize;
     static_assert(2 * kTileBytes <= kChunk * kSumWidth * sizeof(float));
-    const float2 inverse = outer.inverse();
-    const auto grow_y = [&](int t) { return inverse * decay.after[t] * load_pair(y, warp * kSub + t, channel); };
-    const auto grow_x = [&](int t) { return inverse * decay.through[t] * load_pair(x, warp * kSub + t, channel); };
-    decay.climb_all();
+    float2 log = outer.log_through;
+    float2(&inverse)[kSub] = decay.sum;
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
       const int row = warp * kSub + t;
-      decay.through[t] *= outer.through, decay.after[t] *= outer.after;
-      if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, grow_y(t));
-      if constexpr (kDy) put_kept(grown_x, grown_x_rest, row, grow_x(t));
+      log += decay.sum[t];  // of the token alone yet
+      decay.through[t] = exp2_of(log), inverse[t] = exp2_of(both(0) - log);
+      if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, inverse[t] * load_pair(y, row, channel));
+      if constexpr (kDy) put_kept(decayed_x, decayed_x_rest, row, decay.through[t] * load_pair(x, row, channel));
     }
     if constexpr (kGroups) publish_tiles();
     __syncthreads();
@@ -167,58 +158,51 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     }
     if constexpr (kGroups) begin_products();
     if constexpr (kDx) add_kept<Lies::kRows>(grown_y, grown_y_rest, dx);
-    if constexpr (kDy) add_kept<Lies::kColumns>(grown_x, grown_x_rest, pairs);
+    if constexpr (kDy) add_kept<Lies::kColumns>(decayed_x, decayed_x_rest, pairs);
     if constexpr (kGroups) commit_products(), wait_products();
     if constexpr (kDx) write_sums(dx, climb.dx_state);
     if constexpr (kDy) {
-      __syncthreads();  // grown_x and the rests are read no more
+      __syncthreads();  // decayed_x and the rests are read no more
       write_sums(dy, climb.dy_state);
       write_sums(pairs, climb.sums);
     }
     __syncthreads();
-    // The flow from the operands as products took them, so that pairs of two later tokens cancel in sums of it.
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
-      if constexpr (kDx) climb.dx[t] = sum_at(climb.dx_state, t);
-      if constexpr (kDy) climb.dy[t] = sum_at(climb.sums, t);
-      if constexpr (kGates) {
-        climb.flow[t] = outer.whole * (kept(grow_x(t)) * climb.dx[t] - kept(grow_y(t)) * climb.dy[t]);
-      }
-      if constexpr (kDx) climb.dx[t] *= decay.through[t];
-      if constexpr (kDy) climb.dy[t] *= decay.after[t];
+      if constexpr (kDx) climb.dx[t] = decay.through[t] * sum_at(climb.dx_state, t);
+      if constexpr (kDy) climb.dy[t] = inverse[t] * sum_at(climb.sums, t);
+      decay.after[t] = inverse[t] * outer.whole;
     }
   }
 
-  /// Adds what came from the state to dy, makes the gate gradient, and leaves the results, rounded, in place of x and
-  /// y.
+  /// Adds what came from the state to dy, leaves the results, rounded, in place of x and y, and makes the gate
+  /// gradient.
+  template <bool kMild>
   __device__ __forceinline__ void finish_thread(int col0, const ChannelDecay& decay, const OuterDecay& outer,
                                                 uint32_t forgets, Climb& climb) {
-    float2 gate[kSub];
+    float2 gate[kSub], flow[kSub];  // x * dx - y * dy, of which a gate's gradient is a sum over later tokens
     float2 before = both(0);
-#pragma unroll
-    for (int t = 0; t < kSub; ++t) {
-      if constexpr (kGates) {
-        const float2 from_state = decay.after[t] * sum_at(climb.dy_state, t);
-        gate[t] = before;
-        before = fma(load_pair(y, warp * kSub + t, channel), from_state, before);
-        sum_at(climb.dy_state, t) = from_state;
-      }
-    }
-    if constexpr (kGates) write_gate_gradient(col0, outer, forgets, before, gate, climb);
 #pragma unroll
     for (int t = 0; t < kSub; ++t) {
       const int row = warp * kSub + t;
       const float2 own = both(tables.own[row]), key = load_pair(y, row, channel);
-      if constexpr (kKeys) {
-        const float2 query = load_pair(x, row, channel);
-        put_pair(x, row, channel, fma(own, key, climb.dx[t]));
-        put_pair(y, row, channel, fma(own, query, climb.dy[t] + sum_at(climb.dy_state, t)));
-      } else if constexpr (kDy) {
-        put_pair(y, row, channel, fma(own, load_pair(x, row, channel), climb.dy[t] + sum_at(climb.dy_state, t)));
+      if constexpr (kGates) {
+        const float2 query = load_pair(x, row, channel), from_state = decay.after[t] * sum_at(climb.dy_state, t);
+        if constexpr (kMild && !kSplit) {  // as products took them, so that pairs of two later tokens cancel
+          const float2 through = decay.through[t], inverse = decay.sum[t];
+          flow[t] = inverse * rounded(through * query) * climb.dx[t] - through * rounded(inverse * key) * climb.dy[t];
+        } else {
+          flow[t] = query * climb.dx[t] - key * climb.dy[t];
+        }
+        gate[t] = before;
+        before = fma(key, from_state, before);
+        if constexpr (kKeys) put_pair(x, row, channel, fma(own, key, climb.dx[t]));
+        put_pair(y, row, channel, fma(own, query, climb.dy[t] + from_state));
       } else {
         put_pair(y, row, channel, fma(own, key, climb.dx[t]));
       }
     }
+    if constexpr (kGates) write_gate_gradient<kMild>(col0, outer, forgets, before, gate, flow, climb);
   }
 
   /// What a warp's tokens hand to the others of a channel; in place of z, which is read no more.
@@ -229,20 +213,24 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   };
   static_assert(sizeof(Scan) <= kTileBytes);
 
-  /// gate: sums of y * (dy from states) over the thread's tokens before t; `before`: over all of them.
+  /// gate: sums of y * (dy from states) over the thread's tokens before t; `before`: over all of them. Nothing forgets
+  /// where decays are mild.
+  template <bool kMild>
   __device__ __forceinline__ void write_gate_gradient(int col0, const OuterDecay& outer, uint32_t forgets,
-                                                      float2 before, float2 (&gate)[kSub], const Climb& climb) {
+                                                      float2 before, float2 (&gate)[kSub], const float2 (&flow)[kSub],
+                                                      const Climb& climb) {
     const uint32_t forgets_x = forgets & ((1u << kSub) - 1), forgets_y = forgets >> kSub;
     float2 after = both(0);
 #pragma unroll
     for (int t = kSub - 1; t >= 0; --t) {
-      after += climb.flow[t];
+      after += flow[t];
       gate[t] += after;
-      if (forgets_x >> t & 1) after.x = 0;
-      if (forgets_y >> t & 1) after.y = 0;
+      if (!kMild && forgets_x >> t & 1) after.x = 0;
+      if (!kMild && forgets_y >> t & 1) after.y = 0;
     }
     Scan& scan = *reinterpret_cast<Scan*>(climb.z);
-    scan.before[warp][lane] = before, scan.after[warp][lane] = after, scan.forgets[warp][lane] = forgets;
+    scan.before[warp][lane] = before, scan.after[warp][lane] = after;
+    if constexpr (!kMild) scan.forgets[warp][lane] = forgets;
     __syncthreads();
     float2 from_left = outer.whole * *reinterpret_cast<const float2*>(tables.anchor + channel), from_right = both(0);
 #pragma unroll
@@ -252,15 +240,18 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
 #pragma unroll
     for (int other = kNumSubs - 1; other > 0; --other) {
       if (other <= warp) continue;
-      const uint32_t its = scan.forgets[other][lane];
-      if (its & ((1u << kSub) - 1)) from_right.x = 0;
-      if (its >> kSub) from_right.y = 0;
+      if constexpr (!kMild) {
+        const uint32_t its = scan.forgets[other][lane];
+        if (its & ((1u << kSub) - 1)) from_right.x = 0;
+        if (its >> kSub) from_right.y = 0;
+      }
       from_right += scan.after[other][lane];
     }
     if (col0 + channel >= own_dim) return;
     float* to = (kKeys ? a.dgk : a.dgv) + token_offset(a, at, own_dim) + col0 + channel;
     // Nothing from the right where a later token forgets; exactly 0 where the token itself does.
     const auto value = [](float own, float right, uint32_t bits, int t) {
+      if constexpr (kMild) return own + right;
       return bits >> t & 1 ? 0.0f : own + (bits >> t >> 1 != 0 ? 0.0f : right);
     };
 #pragma unroll

@@ -127,7 +127,7 @@ __device__ __forceinline__ bool is_mild(float whole) { return whole >= 0x1p-60f;
 struct OuterDecay {
   float2 through, after;  // over the whole chunk
   float2 whole;           // decay of the chunk
-  float2 log_whole;       // its logarithm, base 2
+  float2 log_through;     // logarithm of the first, base 2
 
   __device__ __forceinline__ explicit OuterDecay(const ChannelSums& sums) {
     const int sub = threadIdx.x / 32, pair = threadIdx.x % 32;
@@ -137,13 +137,12 @@ struct OuterDecay {
       if (i < sub) left += sums[i][pair];
       if (i > sub) right += sums[i][pair];
     }
+    log_through = left;
     through = exp2_of(left), after = exp2_of(right);
-    log_whole = (left + sums[sub][pair]) + right;
-    whole = exp2_of(log_whole);
+    whole = exp2_of((left + sums[sub][pair]) + right);
   }
 
   __device__ __forceinline__ bool mild() const { return is_mild(whole.x) && is_mild(whole.y); }
-  __device__ __forceinline__ float2 inverse() const { return exp2_of(both(0) - log_whole); }
 };
 
 /// The same at the levels m = 16 and 32, from the halves of a block of 2 m that meet there: the left one's keys go to

@@ -62,11 +62,12 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
 template <Pass kPass, bool kOwn, bool kOther>
 __global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block, int groups) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
-  const int64_t own_dim = PassTraits<kPass, kOwn, kOther>::kKeys ? a.K : a.V;
+  using Traits = PassTraits<kPass, kOwn, kOther>;
+  const int64_t own_dim = Traits::kKeys ? a.K : a.V;
   const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
-  const int first = static_cast<int>(blockIdx.x) % groups * tiles_per_block;
-  PassRun<kPass, kOwn, kOther> block(a, blockIdx.x / groups, memory);
-  block.run(first, min(first + tiles_per_block, tiles));
+  const int first = static_cast<int>(Traits::kSpan ? blockIdx.x : blockIdx.x % groups) * tiles_per_block;
+  const Stretch at = Traits::kSpan ? part_chunk_at(a, blockIdx.y, blockIdx.z) : chunk_at(a, blockIdx.x / groups);
+  PassRun<kPass, kOwn, kOther>(a, at, memory).run(first, min(first + tiles_per_block, tiles));
 }
 
 template <Pass kPass, bool kOwn, bool kOther>
@@ -84,7 +85,9 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   constexpr int64_t kFew = 264;
   const bool whole = (kOther && items >= kFew) || (Traits::kKeys && a.gate == Gate::kScalar);
   const int groups = whole ? 1 : static_cast<int>(tiles);
-  const auto blocks = static_cast<unsigned>(items * groups);
+  // A part's chunks are fewer than a grid's third dimension may have: AttentionParts.
+  const dim3 blocks = Traits::kSpan ? dim3(groups, static_cast<unsigned>(a.H), static_cast<unsigned>(items / a.H))
+                                    : dim3(static_cast<unsigned>(items * groups));
   kernel<<<blocks, kThreads, bytes, stream>>>(a, whole ? static_cast<int>(tiles) : 1, groups);
   return cudaGetLastError();
 }

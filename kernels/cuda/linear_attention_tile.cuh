@@ -126,19 +126,21 @@ __device__ __forceinline__ Stretch chunk_at(const Arguments& a, int64_t item) {
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
 }
-/// The same of a part's chunks.
-__device__ __forceinline__ Stretch part_chunk_at(const Arguments& a, int64_t item) {
-  Arguments part = a;
-  part.N = a.chunks;
-  Stretch at = chunk_at(part, item);
-  at.batch += a.first_batch, at.chunk += a.first_chunk;
+/// Of a part's batches and chunks the one at `index`.
+__device__ __forceinline__ Stretch part_chunk_at(const Arguments& a, uint32_t head, uint32_t index) {
+  const auto chunks = static_cast<uint32_t>(a.chunks);
+  Stretch at{a.first_batch + index / chunks, head, a.first_chunk + index % chunks, 0, 0};
   at.first = at.chunk * kChunk;
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
 }
-/// Offset of the stretch's first token in a tensor [B, T, H, dim].
+/// Offset of the stretch's first token in a tensor [B, T, H, dim]; rows of channels, of 16 bytes and more, are fewer
+/// than 2^32.
 __device__ __forceinline__ int64_t token_offset(const Arguments& a, const Stretch& at, int64_t dim) {
-  return ((at.batch * a.T + at.first) * a.H + at.head) * dim;
+  const auto T = static_cast<uint32_t>(a.T), H = static_cast<uint32_t>(a.H);
+  const uint32_t token = static_cast<uint32_t>(at.batch) * T + static_cast<uint32_t>(at.first);
+  return static_cast<int64_t>(static_cast<uint64_t>(token * H + static_cast<uint32_t>(at.head)) *
+                              static_cast<uint32_t>(dim));
 }
 __device__ __forceinline__ int64_t state_offset(const Arguments& a, const Stretch& at, int64_t index) {
   return ((at.batch * a.H + at.head) * (a.N + 1) + index) * a.K * a.V;
