@@ -98,6 +98,9 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   /// meet_at_once.
   __device__ __forceinline__ void climb_levels(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
                                                Accumulator& dy, Climb& climb) {
+    warp = thread_anew() / 32, lane = thread_anew() % 32,
+    channel = 2 * lane;  // lest addresses be made before, for nothing
+    piece = warp % 4 * 2 + warp / 4;
     if constexpr (kDx) write_sums(dx, climb.dx_state);
     if constexpr (kDy) write_sums(dy, climb.dy_state);
 #pragma unroll
@@ -144,7 +147,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     for (int t = 0; t < kSub; ++t) {
       const int row = warp * kSub + t;
       log += decay.sum[t];  // of the token alone yet
-      decay.through[t] = exp2_of(log), inverse[t] = exp2_of(both(0) - log);
+      decay.through[t] = exp2_of(log), inverse[t] = exp2_of(-log);
       if constexpr (kDx) put_kept(grown_y, grown_y_rest, row, inverse[t] * load_pair(y, row, channel));
       if constexpr (kDy) put_kept(decayed_x, decayed_x_rest, row, decay.through[t] * load_pair(x, row, channel));
     }
@@ -249,9 +252,10 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     }
     if (col0 + channel >= own_dim) return;
     float* to = (kKeys ? a.dgk : a.dgv) + token_offset(a, at, own_dim) + col0 + channel;
+    if constexpr (kMild) from_left += from_right;
     // Nothing from the right where a later token forgets; exactly 0 where the token itself does.
     const auto value = [](float own, float right, uint32_t bits, int t) {
-      if constexpr (kMild) return own + right;
+      if constexpr (kMild) return own;
       return bits >> t & 1 ? 0.0f : own + (bits >> t >> 1 != 0 ? 0.0f : right);
     };
 #pragma unroll

@@ -22,6 +22,7 @@ __device__ __forceinline__ float2 operator+(float2 a, float2 b) { return make_fl
 __device__ __forceinline__ float2 operator-(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 __device__ __forceinline__ float2 operator*(float2 a, float2 b) { return make_float2(a.x * b.x, a.y * b.y); }
 __device__ __forceinline__ float2 operator*(float a, float2 b) { return make_float2(a * b.x, a * b.y); }
+__device__ __forceinline__ float2 operator-(float2 a) { return make_float2(-a.x, -a.y); }
 __device__ __forceinline__ float2& operator+=(float2& a, float2 b) { return a = a + b; }
 __device__ __forceinline__ float2& operator*=(float2& a, float2 b) { return a = a * b; }
 __device__ __forceinline__ float2 fma(float2 a, float2 b, float2 c) {
@@ -60,14 +61,13 @@ struct ChannelDecay {
                                                         const Stretch& at, int channel) {
     return gates + token_offset(a, at, dim) + threadIdx.x / 32 * kSub * a.H * dim + channel;
   }
-  /// Asks for what `read` will read.
+  /// Asks for what `read` will read of the tile whose first channel is col0.
   static __device__ __forceinline__ void prefetch(const Arguments& a, const float* gates, int64_t dim,
-                                                  const Stretch& at, int channel) {
-    const float* from = source(a, gates, dim, at, channel);
-    if (channel >= dim || threadIdx.x % 4 != 0) return;
-    for (int t = 0; t < kSub && static_cast<int>(threadIdx.x) / 32 * kSub + t < at.n; ++t) {
-      attention::prefetch(from + t * a.H * dim);
-    }
+                                                  const Stretch& at, int col0) {
+    const int token = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 16;  // a quarter of a row, two sectors
+    if (threadIdx.x / 32 * kSub + token >= at.n || col0 + column >= dim) return;
+    const float* from = source(a, gates, dim, at, col0 + column) + token * static_cast<int>(a.H * dim);
+    attention::prefetch(from), attention::prefetch(from + 8);
   }
 
   /// Gates of channels `channel` and the next of `dim`, both even; 0 outside the stretch and the tensor. Returns a bit

@@ -46,7 +46,7 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
     Accumulator dx, dy;
     clear(dx), clear(dy);
     float anchors[4] = {0, 0, 0, 0};
-    if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0 + this->channel);
+    if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0);
     if constexpr (kDy) this->copy(this->own_x, own_dim, col0, x);
     this->copy(this->own_y, own_dim, col0, y);
     if constexpr (kSpan) {
