@@ -72,7 +72,7 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
       if constexpr (!kChannels && !kDecaysLater) {
         if (!this->has_decays(at)) this->make_decays(at, NumberDecay::read(a, at));
       }
-      if constexpr (kSums) this->anchor(i, count);
+      if constexpr (kSums) this->anchor(i, count), this->ask(at, 0);
       if (w.chunk_states != nullptr) this->write_chunk_state(at);
       if constexpr (kScores) make_scores(stage, copy_next);
       if constexpr (kRead) {
@@ -100,11 +100,12 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
 #pragma unroll 1
     for (int first = 0; first < 8; first += kOutBlocks) {
       float out[kOutBlocks][4] = {};  // rows: own channels; columns: tokens
-      uint32_t factors[kOutBlocks / 2][4];
       float products[kOutBlocks][2];
-      if constexpr (kSums) this->ask(at, first, factors);
       add_inter(stage, first, out);
-      if constexpr (kSums) this->multiply_own(stage, first, out, factors, products);
+      if constexpr (kSums) {
+        this->multiply_own(stage, first, out, products);
+        if (first + kOutBlocks < 8) this->ask(at, first + kOutBlocks);
+      }
       this->load_own(stage, own);
       add_intra(scores(stage), first, own, out);
       if constexpr (Base::kRests) add_intra(rest, first, own, out);

@@ -129,8 +129,10 @@ struct WalkSums : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
     if (this->lane_anew() == 0) w.sums.anchors[index * kWarps + warp] = sum;
   }
 
+  Factors factors;  // of the outputs that are made next
+
   /// Asks for q of tokens 8 first ..; those past the end, which meet zeros, are any.
-  __device__ __forceinline__ void ask(const Stretch& at, int first, Factors& factors) const {
+  __device__ __forceinline__ void ask(const Stretch& at, int first) {
     if constexpr (kSides == 2) return;
     const int lane = this->lane_anew();
 #pragma unroll
@@ -146,7 +148,7 @@ struct WalkSums : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
 
   /// Outputs' parts from the state times factors, or, of dv, times v, over this warp's channels: products of 8 tokens
   /// by 8, whose diagonals put_own takes.
-  __device__ __forceinline__ void multiply_own(int stage, int first, const float (&out)[kBlocks][4], Factors& factors,
+  __device__ __forceinline__ void multiply_own(int stage, int first, const float (&out)[kBlocks][4],
                                                Products& products) {
     if (dk_side) return;
     const int lane = this->lane_anew();
