@@ -15,6 +15,7 @@ source launch/gpus.sh
 # Small, but all kernels: the sanitizer is slow.
 declare -A filters=(
   ["memcheck cuda_ops_test"]='-CudaLarge.*' ["memcheck cuda_linear_attention_test"]='*EveryHeadDimension*:*NoTokens*'
+  ["memcheck cuda_linear_attention_walk_test"]='*EveryHeadDimension*' ["racecheck cuda_linear_attention_walk_test"]='*OneOfEveryGate'
   ["racecheck cuda_ops_test"]='CudaNorm.Repeats:CudaSums.*:CudaLoss.*'
   ["racecheck cuda_linear_attention_test"]='*OneOfEveryGate')
 total_seconds=470
@@ -153,7 +154,7 @@ fi
 if [ -n "$sanitizer" ]; then
   # Tests ask for more memory than there is: what the API says to that is no error.
   for tool in "memcheck --report-api-errors no" racecheck; do
-    for name in cuda_ops_test cuda_linear_attention_test; do
+    for name in cuda_ops_test cuda_linear_attention_test cuda_linear_attention_walk_test; do
       start_step "${tool%% *} $name" 120 gtest "$name" "${filters["${tool%% *} $name"]}" "$sanitizer" --tool $tool --error-exitcode 1
     done
   done

@@ -12,7 +12,7 @@ namespace baton::cuda::attention {
 
 constexpr int kCarriers = 128;  // threads
 template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
-constexpr bool shares = kWarpgroups&& WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kShared;
+constexpr bool shares = (WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kShared) && kWarpgroups;
 
 template <WalkKind kKind, int kOwnTiles, int kTiles>
 struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
@@ -93,7 +93,7 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     tables.own[i % kStages].wait(phase(i));
     tables.update.there[i % kStages].wait(phase(i));
   }
-  /// This warp needs these tiles no more.
+  /// This warp needs these tiles no more: its products are over, and what it loaded is used.
   __device__ __forceinline__ void leave(Phases& left) const {
     __syncwarp();
     if (lane < w.cluster) left.come_at(lane);
@@ -156,16 +156,15 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     const Bf16* from = own_tile(stage, 0) + place(thread / 8, thread % 8 * 8);
     tables.gathered[stage].wait(phase(i));
     constexpr int kRows = kCarriers / 8;
+    for (int tile = 0; tile < kOwnTiles; ++tile, from += kSize, to += kTile) {
 #pragma unroll
-    for (int tile = 0; tile < kOwnTiles; ++tile) {
-      uint4 x[kTile / kRows];
+      for (int j = 0; j < kTile / kRows; j += 2) {  // two at a time, as registers allow
+        const uint4 x[2] = {reinterpret_cast<const uint4&>(from[j * kPieceStep<kCarriers>]),
+                            reinterpret_cast<const uint4&>(from[(j + 1) * kPieceStep<kCarriers>])};
 #pragma unroll
-      for (int j = 0; j < kTile / kRows; ++j) {
-        x[j] = reinterpret_cast<const uint4&>(from[tile * kSize + j * kPieceStep<kCarriers>]);
-      }
-#pragma unroll
-      for (int j = 0; j < kTile / kRows; ++j) {
-        store_16_bytes_if(thread / 8 + j * kRows < at.n, x[j], to + tile * kTile + j * kRows * own_stride());
+        for (int i = j; i < j + 2; ++i) {
+          store_16_bytes_if(thread / 8 + i * kRows < at.n, x[i - j], to + i * kRows * own_stride());
+        }
       }
     }
   }

@@ -29,7 +29,7 @@ if(BATON_HAS_CUDA)
   target_sources(cuda_ops_test PRIVATE kernel/cuda_carry_test.cpp kernel/cuda_elementwise_test.cpp kernel/cuda_embedding_test.cpp
     kernel/cuda_matmul_test.cpp kernel/cuda_norm_test.cpp)
   baton_gpu_test(kernel/cuda_linear_attention_test baton_reference)
-  target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp
-    kernel/cuda_linear_attention_walk_test.cpp)
+  target_sources(cuda_linear_attention_test PRIVATE kernel/cuda_linear_attention_shards_test.cpp)
+  baton_gpu_test(kernel/cuda_linear_attention_walk_test baton_reference)
   target_compile_definitions(cuda_linear_attention_test PRIVATE BATON_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()
