@@ -109,23 +109,24 @@ class GpuCheck(Scripts):
         self.add_tool("baton", f"""case $1 in
             replay) echo '9 tensors, 0 failed';;
             train) mkdir -p $5; cat >$5/metrics.jsonl <<'END'\n{metrics}\nEND\nesac\n""")
-        for name in ("cuda_ops_test", "cuda_linear_attention_test", "nccl_dist_test"):
+        for name in ("cuda_ops_test", "cuda_linear_attention_test", "cuda_linear_attention_walk_test", "nccl_dist_test"):
             self.add_tool(name, tests.get(name, "echo '[  PASSED  ] 3 tests.'\n"))
         done = subprocess.run(["bash", SOURCE / "tools/gpu_check.sh", self.dir], env=self.environment, capture_output=True,
                               text=True)
         table = done.stdout[done.stdout.index("step    "):].splitlines()[1:-1]
-        return done.returncode, {line[:38].strip(): line[38:50].strip() for line in table}, done.stdout
+        return done.returncode, {line[:42].strip(): line[42:55].strip() for line in table}, done.stdout
 
     def test_all_passes(self):
-        for num_gpus, num_steps in ((1, 12), (2, 22)):
+        for num_gpus, num_steps in ((1, 15), (2, 25)):
             code, results, out = self.check(num_gpus)
             self.assertEqual((code, set(results.values()), len(results)), (0, {"ok"}, num_steps), out)
         self.assertRegex(out, r"train gla-tiny, 2 GPU +ok +\d+ +loss 4.9800, 3.8000 after 60 steps, 1000 tokens/s")
         self.assertRegex(out, r"memcheck cuda_ops_test +ok +\d+ +ERROR SUMMARY: 0 errors")
 
     def test_failures_are_seen(self):
-        code, results, out = self.check(1, cuda_ops_test="echo broken; exit 1\n",
-                                        cuda_linear_attention_test="echo '[  PASSED  ] 0 tests.'\n")
+        none = "echo '[  PASSED  ] 0 tests.'\n"
+        code, results, out = self.check(1, cuda_ops_test="echo broken; exit 1\n", cuda_linear_attention_test=none,
+                                        cuda_linear_attention_walk_test=none)
         self.assertEqual(code, 1)
         failed = {name for name, result in results.items() if result == "FAILED (1)"}
         self.assertEqual(failed, {name for name in results if "cuda_" in name}, out)
