@@ -98,8 +98,8 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
   /// meet_at_once.
   __device__ __forceinline__ void climb_levels(ChannelDecay& decay, const OuterDecay& outer, Accumulator& dx,
                                                Accumulator& dy, Climb& climb) {
-    warp = thread_anew() / 32, lane = thread_anew() % 32,
-    channel = 2 * lane;  // lest addresses be made before, for nothing
+    // Anew, lest addresses be made before the branch to here, for nothing.
+    warp = thread_anew() / 32, lane = thread_anew() % 32, channel = 2 * lane;
     piece = warp % 4 * 2 + warp / 4;
     if constexpr (kDx) write_sums(dx, climb.dx_state);
     if constexpr (kDy) write_sums(dy, climb.dy_state);

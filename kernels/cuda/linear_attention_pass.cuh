@@ -85,7 +85,7 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   constexpr int64_t kFew = 264;
   const bool whole = (kOther && items >= kFew) || (Traits::kKeys && a.gate == Gate::kScalar);
   const int groups = whole ? 1 : static_cast<int>(tiles);
-  // A part's chunks are fewer than a grid's third dimension may have: AttentionParts.
+  // A part's chunks are not more than a grid's third dimension may have: AttentionParts.
   const dim3 blocks = Traits::kSpan ? dim3(groups, static_cast<unsigned>(a.H), static_cast<unsigned>(items / a.H))
                                     : dim3(static_cast<unsigned>(items * groups));
   kernel<<<blocks, kThreads, bytes, stream>>>(a, whole ? static_cast<int>(tiles) : 1, groups);

@@ -268,6 +268,7 @@ TEST(LinearAttention, GradientsAreMadeOfPartsThatFillADevice) {
   EXPECT_EQ(parts(1, 31 * kLongSpan, 16, 128, 128), Part(1, 31)) << "not one large and one small";
   EXPECT_EQ(parts(1, 33 * kLongSpan, 16, 128, 128), Part(1, 17));
   EXPECT_EQ(parts(3, 0, 16, 128, 128), Part(3, 0));
+  EXPECT_EQ(parts(5000, 4096, 1, 64, 64), Part(556, 1)) << "of at least 511, as a grid may have 65,535 chunks";
 
   AttentionShape s{1, 1 << 20, 16, 128, 128, GateKind::kVector};
   choose_spans(s, DType::kBFloat16);
