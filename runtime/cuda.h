@@ -16,7 +16,8 @@ std::string device_name(int index);
 inline constexpr int64_t kHopperSharedBytes = 227 << 10;
 /// Bytes of shared memory that the first device gives one block; a Hopper GPU's where there is none.
 int64_t max_shared_bytes();
-/// Whether the first device has the instructions of Hopper's warpgroups (compute capability 9); without a device, true.
+/// Whether the first device has the instructions of Hopper's warpgroups (compute capability 9) and this program code
+/// for them (sm_90a); without a device, true.
 bool has_warpgroups();
 /// Total and free bytes of a device.
 struct DeviceMemory {

@@ -8,7 +8,11 @@ template <WalkKind kKind, int kOwnTiles, int kTiles>
 __global__ void __launch_bounds__((FusedTraits<kKind, kOwnTiles, kTiles>::kThreadsOfBlock), 1)
     fused_kernel(Arguments a, Walk w) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
-  if constexpr (kWarpgroups) FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
+  if constexpr (kWarpgroups) {
+    FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
+  } else {
+    __trap();  // lest it be silent that there is no such code
+  }
 }
 
 template <WalkKind kKind, int kOwnTiles, int kTiles>

@@ -74,12 +74,18 @@ int64_t max_shared_bytes() {
   return bytes;
 }
 
+#ifdef BATON_HAS_HOPPER_CODE
+constexpr bool kHopperCode = true;
+#else
+constexpr bool kHopperCode = false;
+#endif
+
 bool has_warpgroups() {
   static const bool has = [] {
     int major = 0;
     if (num_devices() == 0) return true;
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major == 9;
+    return major == 9 && kHopperCode;
   }();
   return has;
 }
