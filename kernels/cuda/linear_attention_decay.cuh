@@ -209,8 +209,6 @@ struct NumberDecay {
     return factor[level][i] * factor[level][j];
   }
   __device__ __forceinline__ bool mild() const { return is_mild(whole()); }
-  /// The same, and 1 between a token and itself, where decays are mild.
-  __device__ __forceinline__ float mild_between(int i, int j) const { return through[i] * grown[j]; }
 };
 
 }  // namespace baton::cuda::attention

@@ -161,7 +161,7 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const float* piece = a.gk + key + i * keys() + tile * kTile;
-        if (row + i < at.n) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(piece));
+        if (row + i < at.n) prefetch(piece);
       }
     }
   }

@@ -83,8 +83,9 @@ TEST(CudaAttentionWalk, EveryLength) {
   for (GateKind gate : kGates) {
     for (int64_t T : {1, 2, 63, 64, 65, 127, 128, 129, 191, 257, 1033}) {
       SCOPED_TRACE(fmt::format("{} T {}", to_string(gate), T));
-      for (int64_t K : {64, 128}) {
-        AttentionProblem p = problem({1, T, 3, K, 128, gate}, 13);
+      for (int64_t K : {64, 128, 256}) {
+        if (K == 256 && gate != GateKind::kVector) continue;
+        AttentionProblem p = problem({1, T, 3, K, std::max<int64_t>(K, 128), gate}, 13);
         pack(p);
         expect_right(p);
       }
