@@ -82,8 +82,9 @@ struct AttentionChunks {
 };
 
 /// Gradients of learned gates by walks over long spans are made part after part, so many batches and walks at a time as
-/// fill a device twice, so that what is kept of their chunks does not grow with the batch and the sequence; and of
-/// kPartChunks chunks of a head at most (which a CUDA grid may have), if a walk has no more.
+/// fill a device twice (where walks share, whose states are large, once), so that what is kept of their chunks does not
+/// grow with the batch and the sequence; and of kPartChunks chunks of a head at most (which a CUDA grid may have), if a
+/// walk has no more.
 struct AttentionParts {
   static constexpr int64_t kPartChunks = 65535;
   int64_t batches = 0, walks = 0;

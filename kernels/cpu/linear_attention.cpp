@@ -112,7 +112,8 @@ AttentionParts AttentionParts::of(const AttentionShape& s) {
   // As many as possible of at least so many, and even.
   const auto part = [&](int64_t all, int64_t least) { return up(all, std::max<int64_t>(all / least, 1)); };
   const int64_t most = std::max<int64_t>(kPartChunks / (2 * (s.walk / kChunk)), 1);
-  const int64_t walks = std::min(up(2 * filling_blocks(s), walk_blocks(s)), most), in_batch = s.num_walks();
+  const int64_t fillings = walks_share(s) ? 1 : 2;
+  const int64_t walks = std::min(up(fillings * filling_blocks(s), walk_blocks(s)), most), in_batch = s.num_walks();
   if (walks <= in_batch) return {1, part(in_batch, walks)};
   return {part(s.B, up(walks, std::max<int64_t>(in_batch, 1))), in_batch};
 }

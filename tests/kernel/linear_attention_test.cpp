@@ -259,10 +259,11 @@ TEST(LinearAttention, GradientsAreMadeOfPartsThatFillADevice) {
     const AttentionParts of = AttentionParts::of(s);
     return Part(of.batches, of.walks);
   };
-  EXPECT_EQ(parts(32, 2048, 4, 256, 512), Part(16, 1)) << "256 blocks: on every multiprocessor two, one by one";
-  EXPECT_EQ(parts(16, 2048, 4, 256, 512), Part(16, 1));
+  EXPECT_EQ(parts(32, 2048, 4, 256, 512), Part(8, 1)) << "128 blocks: one on a multiprocessor";
+  EXPECT_EQ(parts(16, 2048, 4, 256, 512), Part(8, 1));
   EXPECT_EQ(parts(4, 8192, 4, 256, 512), Part(4, 2));
-  EXPECT_EQ(parts(1, 32768, 4, 256, 512), Part(1, 16));
+  EXPECT_EQ(parts(1, 32768, 4, 256, 512), Part(1, 8));
+  EXPECT_EQ(parts(32, 2048, 16, 128, 128), Part(16, 1)) << "256 blocks: on every multiprocessor two, one by one";
   EXPECT_EQ(parts(1, 32768, 16, 128, 128), Part(1, 16));
   EXPECT_EQ(parts(1, 65536, 16, 64, 64), Part(1, 32)) << "two blocks on a multiprocessor";
   EXPECT_EQ(parts(1, 31 * kLongSpan, 16, 128, 128), Part(1, 31)) << "not one large and one small";
