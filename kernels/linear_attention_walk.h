@@ -24,7 +24,7 @@ constexpr int walk_shared_bytes(int own_dim, int other_dim, bool channels, bool 
   const int own = walk_own(own_dim) / 64, other = other_dim / 64, stages = walk_stages(other_dim, channels, read);
   const int tiles = stages * (own + other + (read ? other : 0) + (read && channels ? other == 4 ? 2 : 1 : 0)) +
                     (read && !channels ? 1 : 0);
-  const int tables = channels ? stages * (other_dim * 4 + (other_dim == 256 ? 48 : 0)) : (12 + sum_rows) * 64 * 4;
+  const int tables = channels ? stages * (other_dim * 4 + (other_dim == 256 ? 48 : 0)) : (12 + sum_rows) * 64 * 4 + 16;
   return tiles * 64 * 64 * 2 + (tables + 1023) / 1024 * 1024;
 }
 

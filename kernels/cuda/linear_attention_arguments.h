@@ -18,6 +18,7 @@ enum class Gate { kNone, kFixed, kScalar, kVector, kBilinear };
 struct Arguments {
   int64_t B, T, H, K, V, N;
   Gate gate;
+  bool warpgroups;  // the code for sm_90a is what runs
   float scale;
   const void *q, *k, *v, *dout;
   const float *gk, *gv;

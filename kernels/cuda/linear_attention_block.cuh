@@ -17,7 +17,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   int piece;                // of products, as warps have them in linear_attention_tile.cuh: here four warps have
   int half0;                // a column half, from here on
   int warp, lane, channel;  // of channels one by one: tokens kSub warp .., channels `channel` and the next of a tile
-  int64_t own_dim, other_dim;
+  int own_dim, other_dim;
   int other_tiles;
   const void *own_x, *own_y, *other_x, *other_y;
   const float *own_gates, *other_gates;
@@ -33,9 +33,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
         channel(threadIdx.x % 32 * 2),
-        own_dim(kKeys ? a.K : a.V),
-        other_dim(kKeys ? a.V : a.K),
-        other_tiles(static_cast<int>((other_dim + kTile - 1) / kTile)),
+        own_dim(static_cast<int>(kKeys ? a.K : a.V)),
+        other_dim(static_cast<int>(kKeys ? a.V : a.K)),
+        other_tiles((static_cast<uint32_t>(other_dim) + kTile - 1) / kTile),
         own_x(kKeys ? a.q : a.dout),
         own_y(kKeys ? a.k : a.v),
         other_x(kKeys ? a.dout : a.q),
@@ -47,7 +47,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         x(score + kTile * kTile),
         y(x + kTile * kTile),
         work(y + kTile * kTile),
-        resident(work + Traits::kWorkBytes / 2) {}
+        resident(work + (Traits::kWorkBytes + Traits::kGateBytes) / 2) {}
+
+  /// Own gates of the chunk, where they are fetched.
+  __device__ __forceinline__ float* gates() const { return reinterpret_cast<float*>(work + Traits::kWorkBytes / 2); }
 
   /// What score leaves of its numbers, until dy from states takes its place.
   __device__ __forceinline__ Bf16* score_rest() const {
@@ -108,12 +111,10 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
   }
 
   /// Starts to copy channels [col0, col0 + 64) of the chunk; with spans a dimension has whole tiles of them.
-  __device__ __forceinline__ void copy(const void* x, int64_t dim, int col0, Bf16* to) const {
+  __device__ __forceinline__ void copy(const void* x, int dim, int col0, Bf16* to) const {
     if constexpr (kSpan) {
-      const int stride = static_cast<int>(a.H * dim);
-      const Bf16* from =
-          static_cast<const Bf16*>(x) + token_offset(a, at, dim) + piece_row() * stride + col0 + piece_col();
-      copy_rows<kThreads, 1>(threadIdx.x, from, stride, at.n, to);
+      const auto* from = channel_at(static_cast<const Bf16*>(x), row_at(a, at, piece_row()), dim, col0 + piece_col());
+      copy_rows<kThreads, 1>(threadIdx.x, from, static_cast<int>(a.H) * dim, at.n, to);
     } else {
       copy_tile(a, x, dim, at, col0, to);
     }
@@ -172,66 +173,6 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
     if constexpr (!kOther) write_scores(sums);
   }
 
-  /// The same from states rounded before, [V, K] a chunk: everything comes by copies, two steps in flight.
-  __device__ __forceinline__ void meet_span_states(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
-    constexpr int kSize = kTile * kTile;
-    const auto row = static_cast<uint32_t>(at.batch - a.first_batch) * static_cast<uint32_t>(a.H) + at.head;
-    const int64_t chunk = (row * static_cast<uint32_t>(a.chunks) + at.chunk - a.first_chunk) * a.V * a.K;
-    const Bf16* h = static_cast<const Bf16*>(a.chunk_state) + chunk + col0;
-    const Bf16* dh = static_cast<const Bf16*>(a.chunk_dstate) + chunk + col0;
-    Accumulator sums;
-    clear(sums);
-    const auto load = [&](int tile) {
-      Bf16* to = work + tile % 2 * 4 * kSize;
-      copy(other_x, other_dim, tile * kTile, to);
-      copy(other_y, other_dim, tile * kTile, to + kSize);
-      copy_square(h + tile * kTile * a.K, a.K, to + 2 * kSize);
-      copy_square(dh + tile * kTile * a.K, a.K, to + 3 * kSize);
-      commit_copies();
-    };
-    load(0);
-    for (int tile = 0; tile < other_tiles; ++tile) {
-      const Bf16 *left_x = work + tile % 2 * 4 * kSize, *left_y = left_x + kSize;
-      const Bf16 *h_tile = left_y + kSize, *dh_tile = h_tile + kSize;
-      wait_copies<0>();
-      publish_tiles();
-      __syncthreads();
-      if (tile + 1 < other_tiles) load(tile + 1);
-      multiply_span(left_x, left_y, h_tile, dh_tile, sums, dx, dy);
-      if constexpr (kGates || kNumber) {
-#pragma unroll
-        for (int i = 0; i < kSub; ++i) {
-          const int row = warp * kSub + i;
-          const float2 p = load_pair(h_tile, row, channel) * load_pair(dh_tile, row, channel);
-          anchors[i % 2 * 2] += p.x, anchors[i % 2 * 2 + 1] += p.y;
-        }
-      }
-      wait_products();
-    }
-    __syncthreads();
-    write_scores(sums);
-  }
-
-  /// Starts sums += x y^T (below the diagonal), dx += x h, dy += y dh.
-  __device__ __forceinline__ void multiply_span(const Bf16* x, const Bf16* y, const Bf16* h, const Bf16* dh,
-                                                Accumulator& sums, Accumulator& dx, Accumulator& dy) {
-    const int row0 = piece / 2 * 16;
-    uint32_t left_x[4][4], left_y[4][4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_left<Lies::kRows>(x, row0, step * 16, lane, left_x[step]);
-      load_left<Lies::kRows>(y, row0, step * 16, lane, left_y[step]);
-    }
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int k0 = step * 16;
-      add_products<Lies::kColumns, 4>(sums, 0, left_x[step], y, k0, half0, lane, 0, above_diagonal() ? 0 : 4);
-      add_products<Lies::kRows, 4>(dx, 0, left_x[step], h, k0, half0, lane);
-      add_products<Lies::kRows, 4>(dy, 0, left_y[step], dh, k0, half0, lane);
-    }
-    commit_products();
-  }
   __device__ __forceinline__ bool above_diagonal() const { return piece / 2 < 2 && piece % 2 == 1; }
 
   /// Rows (keys) or columns (values) of h * dh, summed over the other side with its decay of the whole chunk.
@@ -255,6 +196,7 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
 
   /// Zeros above the diagonal, of whole pieces only where products by warpgroups read them.
   __device__ __forceinline__ void write_scores(Accumulator& sums) {
+    if constexpr (kWarpgroups && Traits::kSplit) return write_score_pieces(sums);
     if (above_diagonal() && !(kWarpgroups && Traits::kGroups)) return;
     for_pairs(piece, lane, sums, [&](int row, int col, float p, float q) {
       if (row == col) tables.own[row] = a.scale * p;
@@ -268,6 +210,36 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
       put_pair(score, row, col, pair);
       if constexpr (Traits::kSplit) put_pair(score_rest(), row, col, pair - rounded(pair));
     });
+  }
+  /// The same in pieces of 16 x 16, of decays that come later.
+  __device__ __forceinline__ void write_score_pieces(Accumulator& sums) {
+    const int row0 = __shfl_sync(0xffffffffu, piece, 0) / 2 * 16;
+    const int below = lane / 4 - lane % 4 * 2;  // of a block on the diagonal: both of a pair, the first, or none
+    const uint32_t under = below > 1 ? 0xffffffffu : below == 1 ? 0xffffu : 0u;
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      const int col0 = half0 + n * 8;
+      uint32_t x[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+      if (col0 <= row0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* sum = sums[n + i / 2] + i % 2 * 2;
+          const float2 pair = {a.scale * sum[0], a.scale * sum[1]};
+          x[i] = pack(pair.x, pair.y);
+          const float2 left = pair - unpack(x[i]);
+          rest[i] = pack(left.x, left.y);
+          if (col0 == row0 && i % 3 == 0 && (below == 0 || below == 1)) {
+            tables.own[row0 + lane / 4 + i % 2 * 8] = below == 0 ? pair.x : pair.y;
+          }
+        }
+        if (col0 == row0) {
+          x[0] &= under, x[2] = 0, x[3] &= under;
+          rest[0] &= under, rest[2] = 0, rest[3] &= under;
+        }
+      }
+      store_matrices(piece_address<Lies::kRows>(score, row0, col0, lane), x);
+      store_matrices(piece_address<Lies::kRows>(score_rest(), row0, col0, lane), rest);
+    }
   }
 };
 

@@ -2,17 +2,17 @@
 // channel, which has 16 tokens of it, and there the levels and the gate gradient are done.
 #pragma once
 
-#include "kernels/cuda/linear_attention_block.cuh"
+#include "kernels/cuda/linear_attention_span.cuh"
 
 namespace baton::cuda::attention {
 
 template <Pass kPass, bool kOwn, bool kOther>
-struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
-  using Base = PassBlock<kPass, kOwn, kOther>;
+struct ChannelFinish : PassSpan<kPass, kOwn, kOther> {
+  using Base = PassSpan<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::channel, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kGroups, Base::kKeys, Base::kNumber, Base::kSpan, Base::kSplit;
   using Base::kSumWidth;
-  using Base::score, Base::score_rest, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
+  using Base::score, Base::score_rest, Base::x, Base::y, Base::work, Base::own_gates, Base::PassSpan;
 
   struct Climb {
     Bf16* z;
@@ -76,7 +76,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
     climb.sums = climb.dy_state + kChunk * kSumWidth;
     if constexpr (kGates) write_anchors(anchors, climb.sums);
     ChannelDecay decay;
-    const uint32_t forgets = decay.read(a, own_gates, own_dim, at, col0 + channel);
+    const uint32_t forgets = this->read_decay(col0, decay);
     tables.own_sums[warp][lane] = decay.total();
     __syncthreads();
     if constexpr (kGates) add_up_anchors(climb.sums);
@@ -251,7 +251,7 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       from_right += scan.after[other][lane];
     }
     if (col0 + channel >= own_dim) return;
-    float* to = (kKeys ? a.dgk : a.dgv) + token_offset(a, at, own_dim) + col0 + channel;
+    float* to = channel_at(kKeys ? a.dgk : a.dgv, row_at(a, at, warp * kSub), own_dim, col0 + channel);
     if constexpr (kMild) from_left += from_right;
     // Nothing from the right where a later token forgets; exactly 0 where the token itself does.
     const auto value = [](float own, float right, uint32_t bits, int t) {
@@ -259,10 +259,10 @@ struct ChannelFinish : PassBlock<kPass, kOwn, kOther> {
       return bits >> t & 1 ? 0.0f : own + (bits >> t >> 1 != 0 ? 0.0f : right);
     };
 #pragma unroll
-    for (int t = 0; t < kSub; ++t) {
+    for (int t = 0; t < kSub; ++t, to += a.H * own_dim) {
       if (warp * kSub + t >= at.n) break;
       const float2 own = gate[t] + from_left;
-      *reinterpret_cast<float2*>(to + (warp * kSub + t) * a.H * own_dim) =
+      *reinterpret_cast<float2*>(to) =
           make_float2(value(own.x, from_right.x, forgets_x, t), value(own.y, from_right.y, forgets_y, t));
     }
   }

@@ -59,7 +59,7 @@ struct ChannelDecay {
 
   static __device__ __forceinline__ const float* source(const Arguments& a, const float* gates, int64_t dim,
                                                         const Stretch& at, int channel) {
-    return gates + token_offset(a, at, dim) + threadIdx.x / 32 * kSub * a.H * dim + channel;
+    return channel_at(gates, row_at(a, at, threadIdx.x / 32 * kSub), dim, channel);
   }
   /// Asks for what `read` will read of the tile whose first channel is col0.
   static __device__ __forceinline__ void prefetch(const Arguments& a, const float* gates, int64_t dim,
@@ -83,6 +83,11 @@ struct ChannelDecay {
       gate[t] = both(0);
       if (first + t < at.n && channel < dim) gate[t] = *reinterpret_cast<const float2*>(from);
     }
+    return take(a, at, gate);
+  }
+  /// The same of gates that are there; 0 outside.
+  __device__ __forceinline__ uint32_t take(const Arguments& a, const Stretch& at, const float2 (&gate)[kSub]) {
+    const int first = threadIdx.x / 32 * kSub;
     const uint32_t starts = starts_of<kSub>(a, at.batch * a.T + at.first + first, at.n - first);
     uint32_t forgets = starts | starts << kSub;
 #pragma unroll

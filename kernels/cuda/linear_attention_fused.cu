@@ -6,10 +6,12 @@ namespace {
 
 template <WalkKind kKind, int kOwnTiles, int kTiles>
 __global__ void __launch_bounds__((FusedTraits<kKind, kOwnTiles, kTiles>::kThreadsOfBlock), 1)
-    fused_kernel(Arguments a, Walk w) {
+    fused_kernel(Arguments a, Walk w, const __grid_constant__ WalkMaps maps) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   if constexpr (kWarpgroups) {
-    FusedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
+    FusedBlock<kKind, kOwnTiles, kTiles> walk(a, w, memory);
+    walk.maps = &maps;
+    walk.run();
   } else {
     __trap();  // lest it be silent that there is no such code
   }
@@ -19,11 +21,13 @@ template <WalkKind kKind, int kOwnTiles, int kTiles>
 cudaError_t launch(const Arguments& a, const Walk& w, cudaStream_t stream) {
   using Traits = FusedTraits<kKind, kOwnTiles, kTiles>;
   const auto kernel = fused_kernel<kKind, kOwnTiles, kTiles>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   const int64_t blocks = a.batches * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
   if (error != cudaSuccess || blocks == 0) return error;
-  kernel<<<static_cast<unsigned>(blocks), Traits::kThreadsOfBlock, Traits::kSharedBytes, stream>>>(a, w);
+  WalkMaps maps;
+  error = make_walk_maps(a, w, maps);
+  if (error != cudaSuccess) return error;
+  kernel<<<static_cast<unsigned>(blocks), Traits::kThreadsOfBlock, Traits::kSharedBytes, stream>>>(a, w, maps);
   return cudaGetLastError();
 }
 

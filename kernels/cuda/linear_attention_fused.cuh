@@ -5,7 +5,7 @@
 // Where a chunk is mild, keys are grown from its start for the state's update too; the state then takes the chunk's
 // decay after it (reversed: before), S = G (S + k^T v), and the walk makes the scores from what makers leave, by wgmma.
 // Of other chunks makers make them. Four makers' warps make a tile of 64 keys; they hold fewer registers than the
-// walk's warps, which copy. Phases say when copies are there, when a chunk is made, and when makers may write over what
+// walk's warps. Phases say when copies are there, when a chunk is made, and when makers may write over what
 // scores come from. Shared memory: FusedTraits::kSharedBytes, of which a Hopper has enough; without its instructions no
 // registers change hands, so such devices are given the other walks.
 #pragma once
@@ -72,9 +72,10 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - begin));
     const int64_t first = this->reversed() ? begin + count - 1 : begin;
     if (threadIdx.x == 0) {
-      for (Phases& phases : made.copied) phases.begin(32 * kWarps);
+      for (Phases& phases : made.copied) phases.begin(1);
       for (Phases& phases : made.full) phases.begin(kMakers);
       for (Phases& phases : made.scored) phases.begin(32 * kWarps);
+      publish_phases();
     }
     __syncthreads();
     if (threadIdx.x < kMakers) {
@@ -101,8 +102,10 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     for (int i = 0; i < count; ++i) {
       const int stage = i % kStages;
       const Stretch at = this->stretch(first + i * step());
+      publish_tiles();
       walkers_meet();
       start(first, i + kStages - 1, count);  // where the chunk before has been
+      made.copied[stage].wait(i / kStages % 2);
       made.full[stage].wait(i / kStages % 2);
       grown = made.mild[stage];
       if constexpr (kRead) {
@@ -143,31 +146,15 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
     if (carry()) this->end_carry();
     if (w.last != nullptr) this->end_shard();
   }
-  /// Copies of chunk i's tiles, if there is one; its gates come to the second cache, since makers have registers for
+  /// Asks for chunk i's tiles, if there is one; its gates come to the second cache, since makers have registers for
   /// one chunk's alone.
   __device__ __forceinline__ void start(int64_t first, int i, int count) {
-    if (i >= count) return;
-    const int stage = i % kStages, row = this->thread() / 8, col = this->thread() % 8 * 8;
+    if (i >= count || this->thread() != 0) return;
     const Stretch at = this->stretch(first + i * step());
-    const int64_t key = token_offset(a, at, a.K) + row * keys() + col;
-    const int64_t value = token_offset(a, at, w.own_dim) + row * values() + own0 + col;
-    const auto *q = static_cast<const Bf16*>(a.q) + key, *k = static_cast<const Bf16*>(a.k) + key;
-    copy<kOwnTiles>(static_cast<const Bf16*>(w.own) + value, values(), at.n, own_tile(stage, 0));
-    copy<kTiles>(this->reversed() ? q : k, keys(), at.n, update_tile(stage, 0));
-    if constexpr (kRead) copy<kTiles>(this->reversed() ? k : q, keys(), at.n, read_tile(stage, 0));
-    made.copied[stage].come_with_copies();
-#pragma unroll
-    for (int i = 0; i < kChunk; i += 4 * kWarps) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float* piece = a.gk + key + i * keys() + tile * kTile;
-        if (row + i < at.n) prefetch(piece);
-      }
+    this->fetch(at, i % kStages, made.copied[i % kStages]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      prefetch_box(&this->maps->gates, tile * kTile, this->head, static_cast<int>(at.first), this->batch);
     }
-  }
-  template <int kNumTiles>
-  __device__ __forceinline__ void copy(const Bf16* from, int stride, int n, Bf16* tiles) {
-    copy_rows<32 * kWarps, kNumTiles>(this->thread(), from, stride, n, tiles);
   }
   __device__ __forceinline__ void begin_chunk(const Stretch& at, int stage) {
     if constexpr (kKind != WalkKind::kFusedForward) {
@@ -202,7 +189,6 @@ struct FusedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   }
   /// From a token to the next.
   __device__ __forceinline__ int keys() const { return static_cast<int>(a.H * a.K); }
-  __device__ __forceinline__ int values() const { return static_cast<int>(a.H * w.own_dim); }
   /// All chunks. Gates of the next one are loaded where those of this one are not needed any more.
   __device__ __forceinline__ void make(int64_t first, int count) {
     MildGates<kRun> gates;

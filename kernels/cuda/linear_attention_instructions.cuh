@@ -183,6 +183,28 @@ __device__ __forceinline__ void copy_to_cluster(const void* from, int bytes, voi
       : "memory");
 }
 
+/// The same of a box of a mapped tensor, the innermost coordinate first, to this block.
+__device__ __forceinline__ void copy_box(const void* map, int x, int y, void* to, Phases& there) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n" ::"r"(
+          shared_address(to)),
+      "l"(map), "r"(x), "r"(y), "r"(shared_address(&there.barrier))
+      : "memory");
+}
+__device__ __forceinline__ void copy_box(const void* map, int x, int y, int z, int w, void* to, Phases& there) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];\n" ::"r"(shared_address(to)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(&there.barrier))
+      : "memory");
+}
+
+/// Asks for a box that is to be read.
+__device__ __forceinline__ void prefetch_box(const void* map, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];\n" ::"l"(map), "r"(x), "r"(y),
+               "r"(z), "r"(w));
+}
+
 /// Starts to copy from shared memory, bulk by bulk (sm_90 and newer); `wait_bulks` of the same thread waits until all
 /// of its have been read.
 __device__ __forceinline__ void send_bulk(const void* from, int bytes, void* to) {

@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/linear_attention_channels.cuh"
 #include "kernels/cuda/linear_attention_rows.cuh"
+#include "kernels/divisor.h"
 
 namespace baton::cuda::attention {
 
@@ -46,9 +47,11 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
     Accumulator dx, dy;
     clear(dx), clear(dy);
     float anchors[4] = {0, 0, 0, 0};
-    if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0);
-    if constexpr (kDy) this->copy(this->own_x, own_dim, col0, x);
-    this->copy(this->own_y, own_dim, col0, y);
+    if constexpr (!Base::kFetch) {
+      if constexpr (kOwn) ChannelDecay::prefetch(a, this->own_gates, own_dim, at, col0);
+      if constexpr (kDy) this->copy(this->own_x, own_dim, col0, x);
+      this->copy(this->own_y, own_dim, col0, y);
+    }
     if constexpr (kSpan) {
       this->meet_span_states(col0, dx, dy, anchors);
     } else {
@@ -59,15 +62,30 @@ struct PassRun : PassFinish<kPass, kOwn, kOther> {
   }
 };
 
+/// How the grid's blocks are numbered.
+struct PassGrid {
+  int tiles_per_block, groups;
+  Divisor part_chunks;  // chunks of a sequence in a part, of spans
+  PassMaps maps;        // with PassSpan::kFetch
+};
+
 template <Pass kPass, bool kOwn, bool kOther>
-__global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, int tiles_per_block, int groups) {
+__global__ void __launch_bounds__(kThreads, 2) pass_kernel(Arguments a, const __grid_constant__ PassGrid grid) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   using Traits = PassTraits<kPass, kOwn, kOther>;
-  const int64_t own_dim = Traits::kKeys ? a.K : a.V;
-  const int tiles = static_cast<int>((own_dim + kTile - 1) / kTile);
-  const int first = static_cast<int>(Traits::kSpan ? blockIdx.x : blockIdx.x % groups) * tiles_per_block;
-  const Stretch at = Traits::kSpan ? part_chunk_at(a, blockIdx.y, blockIdx.z) : chunk_at(a, blockIdx.x / groups);
-  PassRun<kPass, kOwn, kOther>(a, at, memory).run(first, min(first + tiles_per_block, tiles));
+  if constexpr (Traits::kSpan) {
+    const uint32_t batch = grid.part_chunks.divide(blockIdx.z), chunk = blockIdx.z - batch * grid.part_chunks.number;
+    const uint32_t row = batch * static_cast<uint32_t>(a.H) + blockIdx.y;
+    PassRun<kPass, kOwn, kOther> pass(a, part_chunk_at(a, batch, blockIdx.y, chunk), memory);
+    pass.place_in_part = row * grid.part_chunks.number + chunk, pass.maps = &grid.maps;
+    const int first = static_cast<int>(blockIdx.x) * grid.tiles_per_block;
+    pass.run(first, kOwn ? first + 1 : first + grid.tiles_per_block);
+  } else {
+    const int tiles = ((Traits::kKeys ? a.K : a.V) + kTile - 1) / kTile;
+    const int first = static_cast<int>(blockIdx.x % grid.groups) * grid.tiles_per_block;
+    PassRun<kPass, kOwn, kOther>(a, chunk_at(a, blockIdx.x / grid.groups), memory)
+        .run(first, min(first + grid.tiles_per_block, tiles));
+  }
 }
 
 template <Pass kPass, bool kOwn, bool kOther>
@@ -75,7 +93,7 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   using Traits = PassTraits<kPass, kOwn, kOther>;
   const auto kernel = pass_kernel<kPass, kOwn, kOther>;
   const int bytes = static_cast<int>(Traits::shared_bytes(a));
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const int64_t items = Traits::kSpan ? a.batches * a.H * a.chunks : a.B * a.H * a.N,
                 tiles = Traits::num_tiles(Traits::kKeys ? a.K : a.V);
@@ -85,10 +103,13 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   constexpr int64_t kFew = 264;
   const bool whole = (kOther && items >= kFew) || (Traits::kKeys && a.gate == Gate::kScalar);
   const int groups = whole ? 1 : static_cast<int>(tiles);
+  PassGrid grid{whole ? static_cast<int>(tiles) : 1, groups, Divisor(a.chunks), {}};
+  if (Traits::kSpan && kOwn && a.warpgroups) error = make_pass_maps(a, grid.maps);
+  if (error != cudaSuccess) return error;
   // A part's chunks are not more than a grid's third dimension may have: AttentionParts.
   const dim3 blocks = Traits::kSpan ? dim3(groups, static_cast<unsigned>(a.H), static_cast<unsigned>(items / a.H))
                                     : dim3(static_cast<unsigned>(items * groups));
-  kernel<<<blocks, kThreads, bytes, stream>>>(a, whole ? static_cast<int>(tiles) : 1, groups);
+  kernel<<<blocks, kThreads, bytes, stream>>>(a, grid);
   return cudaGetLastError();
 }
 

@@ -23,6 +23,9 @@ struct PassTraits {
 
   struct Tables {
     float own[kChunk];
+    struct {
+      Phases own, there[2], left[2];  // what is of the own side; a step's tiles are there, are needed no more
+    } fetches;                        // of spans
     ChannelSums own_sums, other_sums;
     alignas(8) float other_whole[kGates && kOther ? kMaxOther : 2];
     alignas(8) float anchor[kTile];
@@ -37,12 +40,13 @@ struct PassTraits {
   static constexpr int kStageBytes = (kSpan ? 8 : kOther ? 2 : 6) * kTileBytes;
   static constexpr int kLevelBytes = kOther ? kLevels * kTileBytes : 0;
   static constexpr int kClimbBytes = kOwn ? kTileBytes + 3 * kChunk * kSumWidth * 4 : 0;
+  static constexpr int kGateBytes = kSpan && kOwn ? kChunk * kTile * sizeof(float) : 0;
   static constexpr int max_of(int a, int b) { return a > b ? a : b; }
   static constexpr int kWorkBytes = max_of(kStageBytes, max_of(kLevelBytes, kClimbBytes));
   static int64_t num_tiles(int64_t dim) { return (dim + kTile - 1) / kTile; }
   static int64_t shared_bytes(const Arguments& a) {
     const int64_t resident = kOther ? (kDx + kDy) * num_tiles(kKeys ? a.V : a.K) * kTileBytes : 0;
-    return kTableBytes + kScoreBytes + kXYBytes + kWorkBytes + resident;
+    return kTableBytes + kScoreBytes + kXYBytes + kWorkBytes + kGateBytes + resident;
   }
   static bool fits(const Arguments& a, int64_t bytes) {
     if (kGates && kOther && (kKeys ? a.V : a.K) > kMaxOther) return false;

@@ -1,16 +1,16 @@
 // The end of a pass where the own side has no channels of decay: everything stays where the products lie.
 #pragma once
 
-#include "kernels/cuda/linear_attention_block.cuh"
+#include "kernels/cuda/linear_attention_span.cuh"
 
 namespace baton::cuda::attention {
 
 template <Pass kPass, bool kOwn, bool kOther>
-struct RowFinish : PassBlock<kPass, kOwn, kOther> {
-  using Base = PassBlock<kPass, kOwn, kOther>;
+struct RowFinish : PassSpan<kPass, kOwn, kOther> {
+  using Base = PassSpan<kPass, kOwn, kOther>;
   using Base::a, Base::at, Base::piece, Base::warp, Base::lane, Base::own_dim, Base::tables;
   using Base::kDx, Base::kDy, Base::kGates, Base::kGroups, Base::kKeys, Base::kNumber, Base::kSumWidth;
-  using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassBlock;
+  using Base::score, Base::x, Base::y, Base::work, Base::own_gates, Base::PassSpan;
 
   __device__ __forceinline__ void finish(int col0, Accumulator& dx, Accumulator& dy, float (&anchors)[4]) {
     if constexpr (kNumber) {

@@ -146,7 +146,7 @@ struct SharedBlock : WalkBlock<kKind, true, kOwnTiles, kTiles> {
   template <class T>
   __device__ __forceinline__ T* own_piece(T* x, const Stretch& at) const {
     const int thread = this->thread();
-    return this->channel(x, this->row_of(at, thread / 8), static_cast<int>(w.own_dim), own0 + thread % 8 * 8);
+    return channel_at(x, row_at(a, at, thread / 8), static_cast<int>(w.own_dim), own0 + thread % 8 * 8);
   }
   __device__ __forceinline__ int own_stride() const { return static_cast<int>(a.H * w.own_dim); }
   /// A thread sends what lies where it will copy what is own of a later chunk.

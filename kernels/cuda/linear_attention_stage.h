@@ -45,7 +45,7 @@ class Stage {
     CHECK_INPUT(s_.K > 0 && s_.V > 0, "head dimensions must be positive, got K {} and V {}", s_.K, s_.V);
     a_.B = s_.B, a_.T = s_.T, a_.H = s_.H, a_.K = s_.K, a_.V = s_.V, a_.N = s_.num_chunks();
     a_.batches = s_.B, a_.chunks = a_.N;
-    a_.gate = static_cast<Gate>(s_.gate);
+    a_.gate = static_cast<Gate>(s_.gate), a_.warpgroups = cuda::has_warpgroups();
     a_.scale = static_cast<float>(in.scale);
     fast_ = fast_ && s_.K % 8 == 0 && s_.V % 8 == 0;
     CHECK(s_.span > 0 && s_.span % kChunk == 0, "span {} must be a multiple of {}", s_.span, kChunk);

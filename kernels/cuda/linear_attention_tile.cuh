@@ -126,21 +126,27 @@ __device__ __forceinline__ Stretch chunk_at(const Arguments& a, int64_t item) {
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
 }
-/// Of a part's batches and chunks the one at `index`.
-__device__ __forceinline__ Stretch part_chunk_at(const Arguments& a, uint32_t head, uint32_t index) {
-  const auto chunks = static_cast<uint32_t>(a.chunks);
-  Stretch at{a.first_batch + index / chunks, head, a.first_chunk + index % chunks, 0, 0};
+/// Of a part, in which batches and chunks are numbered from 0.
+__device__ __forceinline__ Stretch part_chunk_at(const Arguments& a, uint32_t batch, uint32_t head, uint32_t chunk) {
+  Stretch at{a.first_batch + batch, head, a.first_chunk + chunk, 0, 0};
   at.first = at.chunk * kChunk;
   at.n = static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - at.first));
   return at;
 }
-/// Offset of the stretch's first token in a tensor [B, T, H, dim]; rows of channels, of 16 bytes and more, are fewer
-/// than 2^32.
-__device__ __forceinline__ int64_t token_offset(const Arguments& a, const Stretch& at, int64_t dim) {
+/// Row of channels of the stretch's token t in tensors [B, T, H, dim]; rows, of 16 bytes and more, are fewer than 2^32.
+__device__ __forceinline__ uint32_t row_at(const Arguments& a, const Stretch& at, int t) {
   const auto T = static_cast<uint32_t>(a.T), H = static_cast<uint32_t>(a.H);
   const uint32_t token = static_cast<uint32_t>(at.batch) * T + static_cast<uint32_t>(at.first);
-  return static_cast<int64_t>(static_cast<uint64_t>(token * H + static_cast<uint32_t>(at.head)) *
-                              static_cast<uint32_t>(dim));
+  return token * H + static_cast<uint32_t>(at.head) + static_cast<uint32_t>(t) * H;
+}
+/// A channel of such a row.
+template <class T>
+__device__ __forceinline__ T* channel_at(T* x, uint32_t row, int64_t dim, int channel) {
+  return x + channel + static_cast<uint64_t>(row) * static_cast<uint32_t>(dim);
+}
+/// Offset of the stretch's first token in such a tensor.
+__device__ __forceinline__ int64_t token_offset(const Arguments& a, const Stretch& at, int64_t dim) {
+  return static_cast<int64_t>(static_cast<uint64_t>(row_at(a, at, 0)) * static_cast<uint32_t>(dim));
 }
 __device__ __forceinline__ int64_t state_offset(const Arguments& a, const Stretch& at, int64_t index) {
   return ((at.batch * a.H + at.head) * (a.N + 1) + index) * a.K * a.V;
@@ -189,7 +195,7 @@ __device__ __forceinline__ void copy_rows(int thread, const Bf16* from, int64_t 
 }
 /// Starts to copy 64 rows of 64 numbers, `stride` apart, into a tile.
 template <int kNumThreads = kThreads>
-__device__ __forceinline__ void copy_square(const Bf16* from, int64_t stride, Bf16* tile) {
+__device__ __forceinline__ void copy_square(const Bf16* from, int stride, Bf16* tile) {
   from += piece_row() * stride + piece_col();
   Bf16* to = tile + place(piece_row(), piece_col());
   for_pieces<kNumThreads>([&](int i, int) {
@@ -201,7 +207,7 @@ __device__ __forceinline__ void copy_square(const Bf16* from, int64_t stride, Bf
 __device__ __forceinline__ void write_tile(const Arguments& a, const Bf16* tile, int64_t dim, const Stretch& at,
                                            int col0, void* x) {
   const int64_t stride = a.H * dim;
-  Bf16* to = static_cast<Bf16*>(x) + token_offset(a, at, dim) + piece_row() * stride + col0 + piece_col();
+  Bf16* to = channel_at(static_cast<Bf16*>(x), row_at(a, at, piece_row()), dim, col0 + piece_col());
   const Bf16* from = tile + place(piece_row(), piece_col());
   if (col0 + piece_col() >= dim) return;
   for_pieces<kThreads>([&](int i, int row) {

@@ -12,9 +12,10 @@
 // then inter = w = 1.
 //
 // A warp has 16 own channels and all other channels. S is kept as accumulators of mma, whose layout is that of the left
-// operand of the next product, so it stays in registers. Tiles come by cp.async, one chunk ahead; shared memory is
-// WalkTraits::kSharedBytes. Rounded to bfloat16: S as an operand, P, weighted own_j, outputs. Sums are float32. No
-// exponent is positive (linear_attention_decay.cuh).
+// operand of the next product, so it stays in registers. Tiles come one chunk ahead, by cp.async, or, on Hopper and
+// where decays are numbers, by maps (linear_attention_maps.h); shared memory is WalkTraits::kSharedBytes. Rounded to
+// bfloat16: S as an operand, P, weighted own_j, outputs. Sums are float32. No exponent is positive
+// (linear_attention_decay.cuh).
 #pragma once
 
 #include "kernels/cuda/linear_attention_walk_sums.cuh"
@@ -43,14 +44,14 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
     const int count = static_cast<int>(min(w.spans_per_walk * w.chunks_per_span, a.N - first));
     const auto chunk = [&](int i) { return this->stretch(first + (reversed() ? count - 1 - i : i)); };
     if constexpr (kSums) this->copy_anchor(0, count);
+    this->begin_copies();
     this->start_copies(chunk(0), 0);
     this->begin_state();
     if constexpr (kScores) clear_scores();
     for (int i = 0; i < count; ++i) {
       const int stage = i % 2;
       const Stretch at = chunk(i);
-      wait_copies<0>();
-      publish_tiles();
+      this->wait_chunk(i);
       __syncthreads();
       float2 gates{};
       if constexpr (kDecaysLater) {
@@ -250,9 +251,9 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
   __device__ __forceinline__ void write_out(const Stretch& at, int first, const float (&out)[kOutBlocks][4]) {
     const int quarter = lane % 4;  // of two blocks of own channels, for two blocks of tokens
     const int stride = static_cast<int>(a.H * w.own_dim);
-    Bf16* to = this->channel(static_cast<Bf16*>(dk_side ? w.dk_out : w.out),
-                             this->row_of(at, (first + quarter / 2) * 8 + lane / 4), static_cast<int>(w.own_dim),
-                             own0 + own_col() + quarter % 2 * 8);
+    Bf16* to =
+        channel_at(static_cast<Bf16*>(dk_side ? w.dk_out : w.out), row_at(a, at, (first + quarter / 2) * 8 + lane / 4),
+                   static_cast<int>(w.own_dim), own0 + own_col() + quarter % 2 * 8);
 #pragma unroll
     for (int n = 0; n < kOutBlocks; n += 2) {
       uint32_t x[4];
@@ -284,8 +285,8 @@ struct WalkBlock : WalkBase<kKind, kChannels, kOwnTiles, kTiles> {
     const int lane = this->lane_anew();
     const Bf16* tile = this->out_tile(stage, own_col() / kTile);
     const int stride = static_cast<int>(a.H * w.own_dim), piece = lane % 2 * 8;
-    Bf16* to = this->channel(static_cast<Bf16*>(dk_side ? w.dk_out : w.out), this->row_of(at, lane / 2),
-                             static_cast<int>(w.own_dim), own0 + own_col() + piece);
+    Bf16* to = channel_at(static_cast<Bf16*>(dk_side ? w.dk_out : w.out), row_at(a, at, lane / 2),
+                          static_cast<int>(w.own_dim), own0 + own_col() + piece);
     const Bf16* from = tile + place(lane / 2, own_col() % kTile + piece);
     uint4 x[4];
 #pragma unroll

@@ -9,12 +9,14 @@ template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 __global__ void __launch_bounds__((WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kNumThreads +
                                    (shares<kKind, kChannels, kOwnTiles, kTiles> ? kCarriers : 0)),
                                   (WalkTraits<kKind, kChannels, kOwnTiles, kTiles>::kBlocks))
-    walk_kernel(Arguments a, Walk w) {
+    walk_kernel(Arguments a, Walk w, const __grid_constant__ WalkMaps maps) {
   extern __shared__ __align__(kTileAlignment) unsigned char memory[];
   if constexpr (shares<kKind, kChannels, kOwnTiles, kTiles>) {
     SharedBlock<kKind, kOwnTiles, kTiles>(a, w, memory).run();
   } else {
-    WalkBlock<kKind, kChannels, kOwnTiles, kTiles>(a, w, memory).run();
+    WalkBlock<kKind, kChannels, kOwnTiles, kTiles> walk(a, w, memory);
+    walk.maps = &maps;
+    walk.run();
   }
 }
 
@@ -22,10 +24,12 @@ template <WalkKind kKind, bool kChannels, int kOwnTiles, int kTiles>
 cudaError_t launch_walk_of(const Arguments& a, const Walk& w, cudaStream_t stream) {
   using Traits = WalkTraits<kKind, kChannels, kOwnTiles, kTiles>;
   const auto kernel = walk_kernel<kKind, kChannels, kOwnTiles, kTiles>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   const int64_t blocks = a.batches * a.H * w.num_walks * (w.own_dim / Traits::kOwn);
   if (error != cudaSuccess || blocks == 0) return error;
+  WalkMaps maps{};
+  if (!kChannels && a.warpgroups) error = make_walk_maps(a, w, maps);
+  if (error != cudaSuccess) return error;
   const bool shared = Traits::kShared && w.cluster > 0;
   cudaLaunchAttribute cluster{cudaLaunchAttributeClusterDimension, {}, {}};
   cluster.val.clusterDim = {static_cast<unsigned>(w.cluster), 1, 1};
@@ -35,7 +39,7 @@ cudaError_t launch_walk_of(const Arguments& a, const Walk& w, cudaStream_t strea
                                   stream,
                                   &cluster,
                                   shared ? 1u : 0u};
-  return cudaLaunchKernelEx(&launch, kernel, a, w);
+  return cudaLaunchKernelEx(&launch, kernel, a, w, maps);
 }
 
 /// The instances there are: walk_exists.

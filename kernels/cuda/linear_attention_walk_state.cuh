@@ -27,7 +27,7 @@ struct WalkState : WalkTiles<kKind, kChannels, kOwnTiles, kTiles> {
   }
   __device__ __forceinline__ void prefetch_gates(const Stretch& next) const {
     const int t = thread_anew();
-    if (a.gate == Gate::kScalar && t < next.n) prefetch(a.gk + this->row_of(next, t));
+    if (a.gate == Gate::kScalar && t < next.n) prefetch(a.gk + row_at(a, next, t));
   }
   __device__ __forceinline__ void make_decays(const Stretch& at, float2 gates) {
     const NumberDecay& number = tables.number;

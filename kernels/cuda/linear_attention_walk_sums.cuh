@@ -36,7 +36,7 @@ struct WalkSums : WalkState<kKind, kChannels, kOwnTiles, kTiles> {
   }
   /// This warp's channels of q.
   __device__ __forceinline__ const Bf16* queries(const Stretch& at, int t) const {
-    return this->channel(static_cast<const Bf16*>(a.q), this->row_of(at, t), kOwn, this->own_col());
+    return channel_at(static_cast<const Bf16*>(a.q), row_at(a, at, t), kOwn, this->own_col());
   }
 
   /// The anchor at which the state is when i of `count` chunks are done; -1: none.

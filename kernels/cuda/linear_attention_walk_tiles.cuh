@@ -1,6 +1,7 @@
 // The tiles of a walk (linear_attention_walk.cuh) in shared memory, and how they come there.
 #pragma once
 
+#include "kernels/cuda/linear_attention_maps.h"
 #include "kernels/cuda/linear_attention_walk_traits.cuh"
 
 namespace baton::cuda::attention {
@@ -20,6 +21,7 @@ struct WalkTiles : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   int batch, head, span;  // span: the walk's first
   Tables& tables;
   Bf16* tiles;
+  const WalkMaps* maps = nullptr;  // with kFetch
 
   __device__ __forceinline__ WalkTiles(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
@@ -79,7 +81,43 @@ struct WalkTiles : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     return {batch, head, chunk, begin, static_cast<int>(min(static_cast<int64_t>(kChunk), a.T - begin))};
   }
 
+  __device__ __forceinline__ void begin_copies() {
+    if constexpr (Traits::kFetch) {
+      if (threadIdx.x == 0) {
+        for (Phases& phases : tables.there) phases.begin(1);
+        publish_phases();
+      }
+      __syncthreads();
+    }
+  }
+  /// For the walk's chunk i, which all threads can read after their next barrier.
+  __device__ __forceinline__ void wait_chunk(int i) {
+    if constexpr (Traits::kFetch) tables.there[i % 2].wait(i / 2 % 2);
+    if constexpr (!Traits::kFetch || Traits::kSums) wait_copies<0>();
+    publish_tiles();
+  }
   __device__ __forceinline__ void start_copies(const Stretch& at, int stage) {
+    if constexpr (Traits::kFetch) {
+      if (threadIdx.x == 0) fetch(at, stage, tables.there[stage]);
+      if constexpr (Traits::kSums) commit_copies();
+    } else {
+      copy_chunk(at, stage);
+    }
+  }
+  /// By maps; of one thread.
+  __device__ __forceinline__ void fetch(const Stretch& at, int stage, Phases& there) {
+    there.come_and_expect(kStageTiles * kTileBytes);
+    const auto bring = [&](const CUtensorMap& map, int count, int col0, Bf16* to) {
+      for (int i = 0; i < count; ++i) {
+        copy_box(&map, col0 + i * kTile, head, static_cast<int>(at.first), batch, to + i * kSize, there);
+      }
+    };
+    bring(maps->own, kOwnTiles, own0, tile(stage, 0));
+    bring(maps->update, kTiles, 0, tile(stage, kOwnTiles));
+    if constexpr (kRead) bring(maps->read, kTiles, 0, tile(stage, kOwnTiles + kTiles));
+    if constexpr (kSides == 2) bring(maps->dk_read, kTiles, 0, tile(stage, 3 * kTiles));
+  }
+  __device__ __forceinline__ void copy_chunk(const Stretch& at, int stage) {
     copy<kOwnTiles>(w.own, static_cast<int>(w.own_dim), own0, at, tile(stage, 0));
     if constexpr (kChannels) {
       const int64_t chunk = chunk_of(at);
@@ -97,21 +135,11 @@ struct WalkTiles : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
     commit_copies();
   }
 
-  /// A token's row of channels in tensors [B, T, H, dim], where token t of the stretch is; rows of 128 bytes and more
-  /// are fewer than 2^32.
-  __device__ __forceinline__ uint32_t row_of(const Stretch& at, int t) const {
-    return static_cast<uint32_t>(token_offset(a, at, 1)) + static_cast<uint32_t>(t) * static_cast<uint32_t>(a.H);
-  }
-  template <class T>
-  static __device__ __forceinline__ T* channel(T* x, uint32_t row, int dim, int col) {
-    return x + col + static_cast<uint64_t>(row) * static_cast<uint32_t>(dim);
-  }
-
   /// A chunk's channels from col0 on.
   template <int kNumTiles>
   __device__ __forceinline__ void copy(const void* x, int dim, int col0, const Stretch& at, Bf16* to) const {
     const int thread = thread_anew();
-    const Bf16* from = channel(static_cast<const Bf16*>(x), row_of(at, thread / 8), dim, thread % 8 * 8 + col0);
+    const Bf16* from = channel_at(static_cast<const Bf16*>(x), row_at(a, at, thread / 8), dim, thread % 8 * 8 + col0);
     copy_rows<kNumThreads, kNumTiles>(thread, from, static_cast<int>(a.H) * dim, at.n, to);
   }
 

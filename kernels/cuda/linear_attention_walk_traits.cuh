@@ -38,6 +38,7 @@ struct WalkTraits {
   static constexpr int kWarps = kOwn / 16, kNumThreads = 32 * kWarps * kSides;  // kWarps: of a side
   static constexpr bool kSmall = kTiles == 1 && kNumThreads < kThreads;
   static constexpr int kBlocks = kTiles == 4 || kNumThreads > kThreads ? 1 : kSmall ? 3 : 2;  // on a multiprocessor
+  static constexpr bool kFetch = kWarpgroups && !kChannels;                                   // tiles come by maps
   static constexpr bool kShared = kChannels && kTiles == 4 && !kFused;  // on Hopper: linear_attention_shared.cuh
   static constexpr bool kRests = kBack && (kFused || kShared);          // what rounding leaves of scores is read, too
   static constexpr int kStages = kFused ? 3 : walk_stages(kOther, kChannels, kRead);  // chunks that there is room for
@@ -59,6 +60,7 @@ struct WalkTraits {
     alignas(16) NumberDecay number;
     float inter[kChunk];                     // inter_t (linear_attention_walk.cuh)
     alignas(8) uint32_t own[kChunk / 2][2];  // w_j of two tokens: rounded to bfloat16; what that leaves, rounded
+    Phases there[kStages];                   // a chunk's tiles, with kFetch
   };
   // By warps, over own channels; of two sides also over pairs: with later tokens by columns, earlier ones by rows.
   static constexpr int kSumRows = !kSums ? 0 : kWarps + (kSides == 2 ? kWarps / 4 + 4 : 0);

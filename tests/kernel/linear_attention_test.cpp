@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/divisor.h"
 #include "kernels/shapes.h"
 #include "tests/reference/attention_runner.h"
 
@@ -274,6 +275,14 @@ TEST(LinearAttention, GradientsAreMadeOfPartsThatFillADevice) {
   AttentionShape s{1, 1 << 20, 16, 128, 128, GateKind::kVector};
   choose_spans(s, DType::kBFloat16);
   EXPECT_EQ(AttentionWork::of(s).bytes, int64_t{2} * 2 * 16 * 16 * 16 * 128 * 128) << "states of sixteen walks' chunks";
+}
+
+TEST(LinearAttention, ADivisorDividesExactly) {
+  for (uint32_t by = 1; by < 65536; by += by < 300 ? 1 : 97) {
+    const Divisor divisor(by);
+    for (uint32_t x = 0; x < 65536; x += x < 300 ? 1 : 31) ASSERT_EQ(divisor.divide(x), x / by) << x << " / " << by;
+    for (uint32_t x = by - 1; x < 65536; x += by) ASSERT_EQ(divisor.divide(x), x / by) << x << " / " << by;
+  }
 }
 
 TEST(LinearAttention, WrongTensorsAreRefused) {
