@@ -47,9 +47,9 @@ struct PassBlock : PassTraits<kPass, kOwn, kOther> {
         x(score + kTile * kTile),
         y(x + kTile * kTile),
         work(y + kTile * kTile),
-        resident(work + (Traits::kWorkBytes + Traits::kGateBytes) / 2) {}
+        resident(work + Traits::kWorkBytes / 2) {}
 
-  /// Own gates of the chunk, where they are fetched.
+  /// Own gates of the chunk, where they are fetched; then nothing is resident.
   __device__ __forceinline__ float* gates() const { return reinterpret_cast<float*>(work + Traits::kWorkBytes / 2); }
 
   /// What score leaves of its numbers, until dy from states takes its place.

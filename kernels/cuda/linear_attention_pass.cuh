@@ -103,7 +103,7 @@ cudaError_t launch_pass(const Arguments& a, cudaStream_t stream) {
   constexpr int64_t kFew = 264;
   const bool whole = (kOther && items >= kFew) || (Traits::kKeys && a.gate == Gate::kScalar);
   const int groups = whole ? 1 : static_cast<int>(tiles);
-  PassGrid grid{whole ? static_cast<int>(tiles) : 1, groups, Divisor(a.chunks), {}};
+  PassGrid grid{whole ? static_cast<int>(tiles) : 1, groups, Divisor(Traits::kSpan ? a.chunks : 1), {}};
   if (Traits::kSpan && kOwn && a.warpgroups) error = make_pass_maps(a, grid.maps);
   if (error != cudaSuccess) return error;
   // A part's chunks are not more than a grid's third dimension may have: AttentionParts.

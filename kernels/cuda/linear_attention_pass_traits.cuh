@@ -40,13 +40,16 @@ struct PassTraits {
   static constexpr int kStageBytes = (kSpan ? 8 : kOther ? 2 : 6) * kTileBytes;
   static constexpr int kLevelBytes = kOther ? kLevels * kTileBytes : 0;
   static constexpr int kClimbBytes = kOwn ? kTileBytes + 3 * kChunk * kSumWidth * 4 : 0;
-  static constexpr int kGateBytes = kSpan && kOwn ? kChunk * kTile * sizeof(float) : 0;
+  static constexpr int kGateBytes =  // of gates that are fetched
+      kSpan && kOwn ? kChunk * kTile * sizeof(float) : 0;
   static constexpr int max_of(int a, int b) { return a > b ? a : b; }
   static constexpr int kWorkBytes = max_of(kStageBytes, max_of(kLevelBytes, kClimbBytes));
+  static_assert(!kSpan || kTableBytes + kScoreBytes + kXYBytes + kWorkBytes <= 99 * 1024,
+                "the least that walks run on");
   static int64_t num_tiles(int64_t dim) { return (dim + kTile - 1) / kTile; }
   static int64_t shared_bytes(const Arguments& a) {
     const int64_t resident = kOther ? (kDx + kDy) * num_tiles(kKeys ? a.V : a.K) * kTileBytes : 0;
-    return kTableBytes + kScoreBytes + kXYBytes + kWorkBytes + kGateBytes + resident;
+    return kTableBytes + kScoreBytes + kXYBytes + kWorkBytes + (a.warpgroups ? kGateBytes : 0) + resident;
   }
   static bool fits(const Arguments& a, int64_t bytes) {
     if (kGates && kOther && (kKeys ? a.V : a.K) > kMaxOther) return false;

@@ -21,7 +21,7 @@ struct WalkTiles : WalkTraits<kKind, kChannels, kOwnTiles, kTiles> {
   int batch, head, span;  // span: the walk's first
   Tables& tables;
   Bf16* tiles;
-  const WalkMaps* maps = nullptr;  // with kFetch
+  const WalkMaps* maps = nullptr;  // with kFetch, and of fused walks
 
   __device__ __forceinline__ WalkTiles(const Arguments& arguments, const Walk& walk, unsigned char* memory)
       : a(arguments),
